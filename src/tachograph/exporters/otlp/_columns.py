@@ -5,15 +5,19 @@ An export packs times and numbers, which have a fixed length, and puts them betw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import compress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import compress, repeat
+from operator import add
+from struct import Struct
 from typing import Any
 
 from tachograph.exporters._spreads import Spreads
 from tachograph.exporters.otlp._points import (
+    AS_DOUBLE,
+    DOUBLE,
+    TIME,
     Lose,
     MetricTemplate,
-    NumberRun,
     Part,
     Whole,
     histogram_frame,
@@ -21,11 +25,12 @@ from tachograph.exporters.otlp._points import (
     is_echo,
     number_frame,
     packed_histogram,
+    packed_number,
     scope_head,
 )
 from tachograph.recording.columns import Column, GaugeColumn, HistogramColumn, Rows
 from tachograph.recording.interrupts import pass_on
-from tachograph.recording.points import HistogramPoint
+from tachograph.recording.points import HistogramPoint, NumberPoint
 from tachograph.recording.summary import ValueSummary
 from tachograph.recording.values import Number
 
@@ -89,6 +94,46 @@ class _Frames:
 
 def _part(scope: bytes, content: list[bytes], points: int) -> Part:
     return Part(scope, ((_WHOLE, [b"".join(content)]),), points)
+
+
+class NumberRun:
+    """The messages of gauges with one point each, one behind the other.
+
+    If they come together again, all of them are packed at once: that takes a third of the time.
+
+    Args:
+        frames: the parts of each around its time and value, of :func:`number_frame`.
+    """
+
+    __slots__ = ("_fields", "_frames", "_is_new", "_pack")
+
+    def __init__(self, frames: Sequence[Frame]) -> None:
+        self._frames, self._is_new = frames, True
+        self._fields: list[Any] = []
+        self._pack: Callable[..., bytes] | None = None
+
+    def packed(self, values: Sequence[Number], now: int) -> bytes:
+        """Return the messages, with a value each."""
+        numbers: Iterable[bytes]
+        if set(map(type, values)) != {float}:
+            numbers = [packed_number(NumberPoint((), value, 0), now, has_start=False) for value in values]
+        elif self._is_new:
+            self._is_new = False
+            numbers = map(DOUBLE, repeat(TIME), repeat(now), repeat(AS_DOUBLE), values)
+        else:
+            pack, fields = self._pack or self._prepared(), self._fields
+            fields[2::5], fields[4::5] = repeat(now, len(values)), values
+            return pack(*fields)
+        together = zip(self._frames, numbers, strict=True)
+        return b"".join([part for (head, tail), number in together for part in (head, number, tail)])
+
+    def _prepared(self) -> Callable[..., bytes]:
+        heads, tails = zip(*self._frames, strict=True)
+        between = [heads[0], *map(add, tails, heads[1:])]
+        fields = [field for part in between for field in (part, TIME, 0, AS_DOUBLE, 0.0)]
+        self._fields = [*fields, tails[-1]]
+        self._pack = Struct("<" + "".join([f"{len(part)}sBQBd" for part in between]) + f"{len(tails[-1])}s").pack
+        return self._pack
 
 
 class GaugeMessages:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from itertools import compress, repeat
-from operator import add, is_not, ne, or_, sub
+from itertools import compress
+from operator import is_not, ne, or_, sub
 from struct import Struct
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from tachograph.exporters._spreads import Spread
 from tachograph.exporters.otlp.values import encoded_attributes, scope_and_schema, text, varint
@@ -22,7 +22,7 @@ from tachograph.recording.interrupts import pass_on
 from tachograph.recording.own_metrics import EXPORT_DURATION, OWN_GROUP
 from tachograph.recording.points import Attributes, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.summary import Exemplar, ValueSummary
-from tachograph.recording.values import Number, as_float, fits_int64
+from tachograph.recording.values import as_float, fits_int64
 
 BYTES_PER_REQUEST = 2**20  # receivers take 4 MiB over gRPC: what is long shall not cost what is beside it
 BESIDE = "tachograph.beside"  # metadata of a message whose values are also in the explicit histogram of its name
@@ -37,11 +37,11 @@ DATA = {"gauge": b"\x2a", "sum": b"\x3a", "histogram": b"\x4a", "exponential_his
 _DELTA, _CUMULATIVE = b"\x10\x01", b"\x10\x02"  # aggregation_temporality, 2
 _MONOTONIC = b"\x18\x01"  # Sum.is_monotonic, 3
 _IS_BESIDE = b"\x62\x17\x0a\x11" + BESIDE.encode() + b"\x12\x02\x10\x01"  # Metric.metadata, 12: one KeyValue, true
-_START, _TIME = 0x11, 0x19  # 2 and 3, of every kind of point
+_START, TIME = 0x11, 0x19  # 2 and 3, of every kind of point
 # NumberDataPoint: as_double is 4, as_int 6, attributes 7.
-_DOUBLE, _INT = Struct("<BQBd").pack, Struct("<BQBq").pack
+DOUBLE, _INT = Struct("<BQBd").pack, Struct("<BQBq").pack
 _DOUBLE_SINCE, _INT_SINCE = Struct("<BQBQBd").pack, Struct("<BQBQBq").pack
-_AS_DOUBLE, _AS_INT = 0x21, 0x31
+AS_DOUBLE, _AS_INT = 0x21, 0x31
 _NUMBER_BYTES, _SINCE_BYTES = 18, 27  # time and value, and start
 # HistogramDataPoint and ExponentialHistogramDataPoint: count is 4, sum 5; both have exemplars, attributes and extremes.
 _COUNT, _SUM_OF = 0x21, 0x29
@@ -234,7 +234,7 @@ class MetricTemplate:
             has_start = self._is_sum or bool(point.time_unix_nano)
             try:
                 before, since, after, _ = self._constants(point.attributes, many)
-                found += since if has_start else before, _number(point, now, has_start=has_start), after
+                found += since if has_start else before, packed_number(point, now, has_start=has_start), after
             except Exception as error:  # noqa: BLE001 - any attribute's __str__ may fail
                 pass_on(error)
                 lost += 1
@@ -260,8 +260,8 @@ class MetricTemplate:
                 after = tail + self._form.end
                 self._alone = before, after, attributes
             if value.__class__ is float and not self._is_sum:
-                return before, _DOUBLE(_TIME, now, _AS_DOUBLE, value), after
-            return before, _number(point, now, has_start=self._is_sum), after
+                return before, DOUBLE(TIME, now, AS_DOUBLE, value), after
+            return before, packed_number(point, now, has_start=self._is_sum), after
         except Exception as error:  # noqa: BLE001 - numbers() says it
             pass_on(error)
             return None
@@ -306,9 +306,9 @@ class MetricTemplate:
         start = point.start_unix_nano
         if boundaries:
             buckets = map(sub, (*at_most, count), (0, *at_most))
-            packed = pack(_START, start, _TIME, now, _COUNT, count, _SUM_OF, total, before, *buckets, after)
+            packed = pack(_START, start, TIME, now, _COUNT, count, _SUM_OF, total, before, *buckets, after)
         else:
-            packed = pack(_START, start, _TIME, now, _COUNT, count, _SUM_OF, total)
+            packed = pack(_START, start, TIME, now, _COUNT, count, _SUM_OF, total)
         low, high = summary.minimum, summary.maximum
         # Of a difference they are not always known.
         least = _EXTREME(_LEAST, low) if count and low == low else b""  # noqa: PLR0124 - not for NaN
@@ -365,46 +365,6 @@ def number_frame(named: tuple[str, str, str], attributes: Attributes) -> tuple[b
     return Form(_metric_head(*named), DATA["gauge"]).begin(len(head) + _NUMBER_BYTES + len(tail)) + head, tail
 
 
-class NumberRun:
-    """The messages of gauges with one point each, one behind the other.
-
-    If they come together again, all of them are packed at once: that takes a third of the time.
-
-    Args:
-        frames: the parts of each around its time and value, of :func:`number_frame`.
-    """
-
-    __slots__ = ("_fields", "_frames", "_is_new", "_pack")
-
-    def __init__(self, frames: Sequence[tuple[bytes, bytes]]) -> None:
-        self._frames, self._is_new = frames, True
-        self._fields: list[Any] = []
-        self._pack: Callable[..., bytes] | None = None
-
-    def packed(self, values: Sequence[Number], now: int) -> bytes:
-        """Return the messages, with a value each."""
-        numbers: Iterable[bytes]
-        if set(map(type, values)) != {float}:
-            numbers = [_number(NumberPoint((), value, 0), now, has_start=False) for value in values]
-        elif self._is_new:
-            self._is_new = False
-            numbers = map(_DOUBLE, repeat(_TIME), repeat(now), repeat(_AS_DOUBLE), values)
-        else:
-            pack, fields = self._pack or self._prepared(), self._fields
-            fields[2::5], fields[4::5] = repeat(now, len(values)), values
-            return pack(*fields)
-        together = zip(self._frames, numbers, strict=True)
-        return b"".join([part for (head, tail), number in together for part in (head, number, tail)])
-
-    def _prepared(self) -> Callable[..., bytes]:
-        heads, tails = zip(*self._frames, strict=True)
-        between = [heads[0], *map(add, tails, heads[1:])]
-        fields = [field for part in between for field in (part, _TIME, 0, _AS_DOUBLE, 0.0)]
-        self._fields = [*fields, tails[-1]]
-        self._pack = Struct("<" + "".join([f"{len(part)}sBQBd" for part in between]) + f"{len(tails[-1])}s").pack
-        return self._pack
-
-
 def histogram_frame(named: tuple[str, str, str], attributes: Attributes, boundaries: tuple[float, ...]) -> bytes:
     """Return the message of a cumulative histogram with one point, before the part of :func:`packed_histogram`.
 
@@ -448,7 +408,7 @@ def packed_histogram(layout: HistogramLayout, summary: ValueSummary, start: int,
     integers, floats, lost = total
     amount = as_float(total.value()) if integers else floats + lost
     bounds = (before, *map(sub, (*at_most, count), (0, *at_most)), after) if at_most else ()
-    times = _START, start, _TIME, now, _COUNT, count, _SUM_OF, amount
+    times = _START, start, TIME, now, _COUNT, count, _SUM_OF, amount
     return pack(*times, *bounds, _LEAST, low, _GREATEST, high, _CUMULATIVE)
 
 
@@ -483,16 +443,16 @@ def _bucket_layout(boundaries: tuple[float, ...]) -> tuple[Struct, bytes, bytes]
     return Struct(f"{fixed}{len(before)}s{counts}Q{len(after)}s"), before, after
 
 
-def _number(point: NumberPoint, now: int, *, has_start: bool) -> bytes:
+def packed_number(point: NumberPoint, now: int, *, has_start: bool) -> bytes:
     """Return the times and the value of a point."""
     _, value, start, time = point
     if fits_int64(value):
         number, tag, packs = int(value), _AS_INT, (_INT, _INT_SINCE)
     else:
-        number, tag, packs = as_float(value), _AS_DOUBLE, (_DOUBLE, _DOUBLE_SINCE)  # type: ignore[assignment]
+        number, tag, packs = as_float(value), AS_DOUBLE, (DOUBLE, _DOUBLE_SINCE)  # type: ignore[assignment]
     if has_start:
-        return packs[1](_START, start, _TIME, time or now, tag, number)
-    return packs[0](_TIME, now, tag, number)
+        return packs[1](_START, start, TIME, time or now, tag, number)
+    return packs[0](TIME, now, tag, number)
 
 
 def delimited(*parts: bytes) -> bytes:
@@ -516,7 +476,7 @@ def _exponential(point: HistogramPoint, spread: Spread, now: int, attributes: by
     start, histogram = spread
     total = histogram.total
     low, high = histogram.minimum, histogram.maximum
-    parts = [attributes, _EXPONENTIAL_TIMES(_START, start, _TIME, now, _COUNT, total)]
+    parts = [attributes, _EXPONENTIAL_TIMES(_START, start, TIME, now, _COUNT, total)]
     if not beside:
         parts.append(_EXTREME(_SUM_OF, as_float(point.summary.total.value())))
     parts += b"\x30", _zigzag(histogram.scale), _ZEROS(0x39, histogram.zeros)  # 6 and 7
