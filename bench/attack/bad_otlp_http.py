@@ -274,7 +274,11 @@ FAULTS = (
     _fault("reset after the first three were taken", at_first(resets_after_taking), **_LATER),
     _fault("answers byte by byte", answers(_OK, b"Content-Length: 0\r\n\r\n", pause=0.005, then="go on"), takes=True),
     _fault("an answer whose header never ends", endless(_OK, b"X-More: 1\r\n", sure=False)),
-    _fault("an answer whose body never ends", endless(_OK + b"Content-Length: 9999999\r\n\r\n", b"x", sure=False)),
+    _fault(  # its status says that it has taken them
+        "an answer whose body never ends",
+        endless(_OK + b"Content-Length: 9999999\r\n\r\n", b"x", sure=False),
+        takes=True,
+    ),
     _fault("interim answers without end", endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n", sure=False)),
     _fault("an answer shorter than it says", answers(_OK, b"Content-Length: 99\r\n\r\nshort"), **_LATER),
     _fault("an answer longer than it says", answers(_OK, b"Content-Length: 2\r\n\r\n" + b"long" * 99), **_LATER),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from servers import wait_until
 from tachograph.diagnosis.pulse import Pulse, Torch, _Stacks, ranges
 from tachograph.recording.registry import Registry
 
@@ -119,11 +120,11 @@ def test_the_wait_for_the_gil() -> None:
     beside = threading.Thread(target=run_python)
     beside.start()
     try:
-        busy = max(told(pulse)["gil"] for _ in range(20))
+        wait_until(lambda: told(pulse)["gil"] > 0.003)  # on a busy machine the thread has no processor at first
     finally:
         over.set()
         beside.join()
-    assert rest < 0.003 < busy
+    assert rest < 0.003
 
 
 def test_a_line_is_told_anew_where_a_thread_has_moved() -> None:
