@@ -24,7 +24,8 @@ from torch import nn
 
 from tachograph.diagnosis.anatomy import Anatomy
 from tachograph.diagnosis.phases import PHASES, Step, StepMachine
-from tachograph.diagnosis.verdict import Window, verdicts
+from tachograph.diagnosis.verdict import verdicts
+from tachograph.diagnosis.window import Window
 
 STEPS = 30  # of each half of a case, beside the first ones
 SETTLE = 3

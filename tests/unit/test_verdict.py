@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.diagnosis.phases import PHASES
-from tachograph.diagnosis.verdict import NAMES, MemorySample, Verdict, Window, own_times, scores, verdicts
+from tachograph.diagnosis.verdict import NAMES, Verdict, own_times, scores, verdicts
+from tachograph.diagnosis.window import MemorySample, Window
 
 MS = 1e6
 GIB = 2**30

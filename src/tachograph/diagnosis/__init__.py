@@ -4,8 +4,8 @@ Two rows: on the rank's side hooks and clocks, which import nothing but recordin
 which read a run's file. The step: :mod:`~tachograph.diagnosis.phases` makes steps and their phases of marks,
 :mod:`~tachograph.diagnosis.anatomy` has the training thread append those,
 :mod:`~tachograph.diagnosis.anatomy_series` has the timer fold them, and
-:mod:`~tachograph.diagnosis.verdict_run` reads them back from a run's file, for the rules of ``verdict`` and
-``goodput``.
+:mod:`~tachograph.diagnosis.verdict_run` reads them back from a run's file, for the rules of ``verdict``, which
+look at a ``window`` of each rank, and of ``goodput``.
 
 A job that stands still: a rank makes a :mod:`~tachograph.diagnosis.pulse` a second, which the pipeline sends. The hub's
 :mod:`~tachograph.diagnosis.doctor` aligns those of all ranks, looks at the processes from outside, reads stacks by

@@ -308,7 +308,8 @@ class StepSeries:
         if not (last or now - self._judged >= _JUDGE_EVERY):
             return
         self._judged = now
-        from tachograph.diagnosis.verdict import CRITICAL, verdicts, windows_of  # of no use to short programs
+        from tachograph.diagnosis.verdict import CRITICAL, verdicts  # of no use to short programs
+        from tachograph.diagnosis.window import windows_of
 
         told = [*(each for _, each in looks if each is not said), said]
         found = {each.name: each for each in verdicts(windows_of([(None, told)], recent=True))}

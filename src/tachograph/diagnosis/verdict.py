@@ -6,20 +6,19 @@ injected, and of healthy programs on which every rule is silent (``bench/anatomy
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from statistics import median
 from typing import Any, NamedTuple
 
-from tachograph.diagnosis.phases import PHASES, WARM_UP
+from tachograph.diagnosis.phases import PHASES
+from tachograph.diagnosis.window import APART, Window
 
 LEAST_STEPS = 20
 CRITICAL, WARNING = "critical", "warning"
-_MS, _SECOND = 1e6, 1e9  # nanoseconds
-_WHOLE = 1 / 3  # of the steps come before the window, where it is about a whole run
+_MS = 1e6  # nanoseconds
 _HOUR = 3600
 _LEAST = 1 * _MS  # a step that a phase must take: a tiny model waits for data, too, and nobody minds
-_APART = 0.1  # of the steps: ranks further apart do not train the same
 _COMPILING_STEPS = 3
 _LEAST_SKIPPED = 5
 _LEAST_SAMPLES = 3  # backwards whose communication was timed
@@ -29,8 +28,6 @@ _CREEP_SHARE, _CREEP_BYTES = 0.05, 64 << 20  # in the window
 _CREEP_WITHIN = 24 * _HOUR
 _WAITED = 0.5  # of a straggler's excess that the others must have waited
 _MOST_NAMED = 8
-# Phases that the device's own times tell of, where there are some: the host's show where it waits for the device.
-_ON_DEVICE = ("data_wait", "gradients", "other")
 
 
 class Threshold(NamedTuple):
@@ -44,150 +41,6 @@ STRAGGLER, INPUT, COMPILE = Threshold(0.1, 0.3), Threshold(0.1, 0.2), Threshold(
 CHECKPOINT, EVALUATION = Threshold(0.1, 0.3), Threshold(0.4, 0.6)
 COMMUNICATION = Threshold(0.3, 0.5)
 GRADIENTS, OTHER, OVERFLOW = Threshold(0.25, 0.4), Threshold(0.2, 0.4), Threshold(0.1, 0.5)
-
-
-class MemorySample(NamedTuple):
-    """A look at a rank's memory: seconds, and bytes."""
-
-    time: float
-    size: int
-
-
-class Window(NamedTuple):
-    """Some steps of a rank.
-
-    Attributes:
-        rank: None where it has none.
-        steps: how many.
-        phases: nanoseconds of all of them, by phase.
-        skipped: optimizer steps that a gradient scaler left out.
-        compiled: steps in which something was compiled.
-        checkpoints: how many ended.
-        device: nanoseconds of the steps that were timed on the device, by phase; empty where none was.
-        device_steps: how many these are.
-        workers: of the loader; None where that is not known.
-        memory: looks at its resident memory.
-        limit: of the machine's memory or its group's, in bytes; 0 where that is not known.
-        samples: backwards whose communication was timed.
-        waited: nanoseconds that such a one waited for other ranks and computed nothing.
-    """
-
-    rank: int | None
-    steps: int
-    phases: Mapping[str, float]
-    skipped: int = 0
-    compiled: int = 0
-    checkpoints: int = 0
-    device: Mapping[str, float] = {}
-    device_steps: int = 0
-    workers: int | None = None
-    memory: Sequence[MemorySample] = ()
-    limit: int = 0
-    samples: int = 0
-    waited: float = 0.0
-
-    @property
-    def step(self) -> float:
-        """The nanoseconds of a step."""
-        return sum(self.phases.values()) / max(1, self.steps)
-
-    def a_step(self, phase: str) -> float:
-        """Return the nanoseconds of a phase in a step."""
-        return self.phases.get(phase, 0.0) / max(1, self.steps)
-
-    def share(self, phase: str) -> float:
-        """Return a phase's share of the step: on the device, where it was timed there and the phase is a wait."""
-        timed = self.on_device() if phase in _ON_DEVICE else self
-        return timed.a_step(phase) / max(1.0, timed.step)
-
-    def on_device(self) -> Window:
-        """Return the window as the device has timed it; as it is where it has not."""
-        return self._replace(phases=self.device, steps=self.device_steps) if self.device_steps else self
-
-
-Totals = Mapping[str, Any]  # the attributes of an event ``tachograph.steps``
-
-
-def windows_of(ranks: Sequence[tuple[int | None, Sequence[Totals]]], *, recent: bool) -> list[Window]:
-    """Return the windows of ranks, over the same steps where all have taken about as many.
-
-    Args:
-        ranks: each with its totals, the oldest first.
-        recent: from the first of these on; else without the first third of the steps.
-    """
-    looks = [(rank, found) for rank, totals in ranks if len(found := _looks(totals, recent=recent)) > 1]
-    starts = [_start(found, recent=recent) for _, found in looks]
-    ends = [found[-1]["steps"] for _, found in looks]
-    if looks and min(ends) >= max(ends) * (1 - _APART) and max(starts) < min(ends):
-        starts, ends = [max(starts)] * len(looks), [min(ends)] * len(looks)
-    each = zip(looks, starts, ends, strict=True)
-    return [_window(rank, found, start, end) for (rank, found), start, end in each if start < end]
-
-
-def _looks(totals: Sequence[Totals], *, recent: bool) -> list[Totals]:
-    """Return the totals after the first steps, and those at their end where the others do not go back so far."""
-    found = [each for each in totals if each["steps"] > WARM_UP]
-    if found and numbers(found[-1], "warm.phases") and (len(found) == 1 or not recent):
-        last = found[-1]
-        return [{"steps": WARM_UP, "phases": last["warm.phases"], "compiled": last.get("warm.compiled", 0)}, *found]
-    return found
-
-
-def _start(found: Sequence[Totals], *, recent: bool) -> int:
-    first = int(found[0]["steps"])
-    if recent:
-        return first
-    return max(first, int(found[-1]["steps"] * _WHOLE))
-
-
-def _window(rank: int | None, found: Sequence[Totals], start: int, end: int) -> Window:
-    first, last = _at(found, start), _at(found, end)
-
-    def grown(key: str) -> int:
-        return round(float(last.get(key, 0)) - float(first.get(key, 0)))
-
-    samples, waited = (b - a for a, b in zip(first["communication"], last["communication"], strict=True))
-    timed = [each for each in found if start <= each["steps"] and "rss.rank" in each]
-    return Window(
-        rank,
-        end - start,
-        _between(first, last, "phases"),
-        *(grown("skipped"), grown("compiled"), grown("checkpoints")),
-        _between(first, last, "device"),
-        grown("device.steps"),
-        found[-1].get("workers"),
-        [MemorySample(each["last"] / _SECOND, each["rss.rank"]) for each in timed],
-        int(found[-1].get("memory.limit", 0)),
-        *(int(samples), waited / samples if samples else 0.0),
-    )
-
-
-def _at(found: Sequence[Totals], steps: int) -> Totals:
-    """Return the totals after so many steps: between two looks as if all steps in between took as long."""
-    after = next(each for each in found if each["steps"] >= steps)
-    before = next((each for each in reversed(found) if each["steps"] <= steps), after)
-    apart = after["steps"] - before["steps"]
-    part = (steps - before["steps"]) / apart if apart else 0.0
-    between: dict[str, Any] = {}
-    for key in ("phases", "device", "communication"):
-        late = numbers(after, key) or ([0.0, 0.0] if key == "communication" else [])
-        early = numbers(before, key) or [0.0] * len(late)
-        between[key] = [a + (b - a) * part for a, b in zip(early, late, strict=False)]
-    for key in ("skipped", "compiled", "checkpoints", "device.steps"):
-        early_count = before.get(key, 0)
-        between[key] = early_count + (after.get(key, 0) - early_count) * part
-    return between
-
-
-def numbers(totals: Totals, key: str) -> list[float]:
-    """Return the numbers of an attribute of totals; none where it is missing, or something else."""
-    found = totals.get(key, ())
-    return [float(each) for each in found] if isinstance(found, list | tuple) else []
-
-
-def _between(first: Totals, last: Totals, key: str) -> dict[str, float]:
-    before = numbers(first, key) or [0.0] * len(PHASES)
-    return {name: b - a for name, a, b in zip(PHASES, before, numbers(last, key), strict=False) if b > a}
 
 
 class Verdict(NamedTuple):
@@ -306,7 +159,7 @@ def _alike(windows: Sequence[Window]) -> list[Window]:
 
 
 def _differ(found: Sequence[float]) -> bool:
-    return min(found) < max(found) * (1 - _APART)
+    return min(found) < max(found) * (1 - APART)
 
 
 def _stragglers(windows: Sequence[Window]) -> Iterator[Verdict]:
@@ -377,12 +230,12 @@ _OF_A_STRAGGLER = {
 
 
 def _input(window: Window) -> _Finding | None:
-    share = window.share("data_wait")
-    taken = (window.on_device()).a_step("data_wait")
+    timed = window.timed("data_wait")
+    share, taken = timed.share("data_wait"), timed.a_step("data_wait")
     if share < INPUT.least or taken < _LEAST:
         return None
     advice = "more workers, less work a sample, prefetch_factor, data nearer to the machine"
-    evidence = f"{_shown(taken)} of {_shown(window.on_device().step)} a step"
+    evidence = f"{_shown(taken)} of {_shown(timed.step)} a step"
     if window.workers == 0:
         evidence += "; num_workers=0"
         advice = "DataLoader(num_workers=…, persistent_workers=True), or less work a sample"
@@ -398,7 +251,7 @@ def _phase(phase: str, least: Threshold, title: str, advice: str, *, endings: in
     """Return a rule about a phase's share of the step; of checkpoints, ``endings`` must have ended."""
 
     def rule(window: Window) -> _Finding | None:
-        timed = window.on_device() if phase in _ON_DEVICE else window
+        timed = window.timed(phase)
         share, taken = timed.share(phase), timed.a_step(phase)
         if share < least.least or taken < _LEAST or window.checkpoints < endings:
             return None

@@ -9,7 +9,8 @@ from google.protobuf.message import DecodeError
 
 from tachograph.diagnosis.goodput import Goodput, TrainingAttempt, goodput
 from tachograph.diagnosis.phases import PHASES
-from tachograph.diagnosis.verdict import Totals, Verdict, Window, numbers, scores, verdicts, windows_of
+from tachograph.diagnosis.verdict import Verdict, scores, verdicts
+from tachograph.diagnosis.window import Totals, Window, numbers, windows_of
 from tachograph.runs.file import Look
 from tachograph.runs.members import mapping, rank_of
 from tachograph.runs.recorded import END, event_of
