@@ -22,9 +22,10 @@ from tachograph.exporters.batch import Batch
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.otlp.settings import AGGREGATIONS, Temporality
 from tachograph.recording.exponential import SDK_BUCKETS, ExponentialBuckets, ExponentialHistogram
+from tachograph.recording.group import Group
 from tachograph.recording.intervals import IntervalReader
 from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint
-from tachograph.recording.registry import Group, Registry
+from tachograph.recording.registry import Registry
 from tachograph.recording.summary import Exemplar, Total, ValueSummary
 
 finite = st.floats(-1e6, 1e6)
