@@ -127,6 +127,25 @@ def test_goodput_of_restarts(tmp_path: Path) -> None:
     assert found.seconds["productive"] == pytest.approx(took + 2)
 
 
+@pytest.mark.parametrize(("reason", "restart", "lost"), [("exit", 0, False), ("exit", 1, True), ("sigterm", 0, True)])
+def test_programs_one_after_the_other_lose_nothing(tmp_path: Path, reason: str, restart: int, lost: bool) -> None:
+    """One that came to its own end is not done again by the next one of its run; a launcher's restart does it again."""
+    hub = hub_of(tmp_path)
+    took = sum(COMPUTE.values()) * 300 / 1000
+    train(hub, 0, COMPUTE, pid=100)
+    hub.receive_logs(logs(rank(0, pid=100), ("tachograph.process.end", {"reason": reason}), first=31, stream="s0-100"))
+    train(hub, 0, COMPUTE, pid=200, begin=START + 10 * SECOND)
+    begun = logs(rank(0, pid=200, restart=restart), ("tachograph.process.start", {}), first=31, stream="s0-200")
+    hub.receive_logs(begun)
+    hub.close()
+    with look(RunFile(tmp_path / "runs" / "run.db")) as reading:
+        found = diagnosis(reading, 0, recent=False).goodput
+    assert found is not None
+    assert found.seconds["lost"] == pytest.approx(took * lost)
+    assert found.seconds["productive"] == pytest.approx(took * (2 - lost))
+    assert found.seconds["restart" if lost else "startup"] == pytest.approx(10 - took + 5 * (not lost))
+
+
 def test_foreign_events_spoil_nothing(tmp_path: Path) -> None:
     """An event of the name that has not our numbers is left out."""
     hub = hub_of(tmp_path)

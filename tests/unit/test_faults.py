@@ -150,6 +150,18 @@ def test_a_restart_says_how_the_attempt_before_ended(tmp_path: Path) -> None:
     assert fault["place"]["time"] >= clock.now
 
 
+def test_a_program_after_one_that_ended_well_is_no_restart(tmp_path: Path) -> None:
+    """Programs one after the other in a run are no fault."""
+    clock = Clock()
+    hub = Hub(tmp_path, run="run", clock=clock)
+    for pid in (100, 200):
+        whole = [("tachograph.process.start", {}), *points([1.0]), ("tachograph.process.end", {"reason": "exit"})]
+        hub.receive_logs(logs(rank(0, pid=pid), *whole, stream=str(pid), time=clock.now))
+        clock.forward(60)
+    hub.close()
+    assert faults(tmp_path, now=clock.now)["faults"] == []
+
+
 def test_losses_are_told_by_reason_and_destination(tmp_path: Path) -> None:
     """Dropped points are one fault a reason and destination, explained."""
     hub = started(tmp_path)

@@ -3,7 +3,8 @@
 Definitions follow ml-goodput's (Google, "ml-goodput-measurement"): productive is the time of steps themselves; a step
 that has to be done again after a restart is lost, however well it ran. Ours differ in two points: steps are known by
 their phases, so waiting for data, checkpoints, evaluation and compilation within the loop are apart from each other;
-and a restart's lost steps are those after the last checkpoint that had ended, as nothing says where it resumed.
+and a restart's lost steps are those after the last checkpoint that had ended, as nothing says where it resumed. A
+program that came to its own end has lost none: one that follows it in the run is another training, with a start-up.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class TrainingAttempt(NamedTuple):
         phases: nanoseconds of its steps, by phase, in the order of :data:`~tachograph.diagnosis.phases.PHASES`.
         rest: the same, of the time after its last step.
         saved: the productive time until its last checkpoint had ended; None where it saved none.
+        complete: the program came to its own end, and no launcher began it again.
     """
 
     begin: int
@@ -42,6 +44,7 @@ class TrainingAttempt(NamedTuple):
     phases: Sequence[float]
     rest: Sequence[float]
     saved: int | None
+    complete: bool = False
 
 
 class Goodput(NamedTuple):
@@ -100,14 +103,16 @@ def goodput(start: int, end: int, attempts: Sequence[TrainingAttempt]) -> Goodpu
         for name, time in zip(PHASES, whole, strict=True):
             if name in _LOOP:
                 found[name] += time
-        if place + 1 < len(attempts):  # another one came after it: what was not saved was done again
+        following = attempts[place + 1].begin if place + 1 < len(attempts) else None
+        if following is None or attempt.complete:
+            found["productive"] += done
+            found["other"] += after
+        else:  # what was not saved was done again
             kept = min(attempt.saved or 0, done)
             found["productive"] += kept
             found["lost"] += done - kept + after
-            found["restart"] += max(0, attempts[place + 1].begin - attempt.last)
-        else:
-            found["productive"] += done
-            found["other"] += after + max(0, end - attempt.last)
+        into = "other" if following is None else "startup" if attempt.complete else "restart"
+        found[into] += max(0, (end if following is None else following) - attempt.last)
     return Goodput({name: time / _SECOND for name, time in found.items()})
 
 

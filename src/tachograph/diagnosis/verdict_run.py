@@ -146,7 +146,7 @@ def _goodput(look: Look, streams: Sequence[StepStream], now: int) -> Goodput | N
     if not streams:
         return None
     first = min(streams, key=lambda stream: (stream.rank is None, stream.rank or 0)).rank
-    attempts = [_attempt(stream.last) for stream in streams if stream.rank == first]
+    attempts = [_attempt(look, stream) for stream in streams if stream.rank == first]
     attempts.sort(key=lambda attempt: attempt.begin)
     starts = [int(stream.last.get("run_start", 0)) for stream in streams if stream.last.get("run_start")]
     if not now:
@@ -155,10 +155,25 @@ def _goodput(look: Look, streams: Sequence[StepStream], now: int) -> Goodput | N
     return goodput(min(starts, default=attempts[0].begin), now, attempts)
 
 
-def _attempt(totals: Totals) -> TrainingAttempt:
+def _attempt(look: Look, stream: StepStream) -> TrainingAttempt:
+    totals = stream.last
     return TrainingAttempt(
         *(int(totals["begin"]), int(totals["end"]), int(totals["last"])),
         numbers(totals, "phases"),
         numbers(totals, "rest") or [0.0] * len(PHASES),
         totals.get("saved"),
+        _is_complete(look, stream.stream),
     )
+
+
+def _is_complete(look: Look, stream: int) -> bool:
+    """Tell whether a start came to its own end, and is none of several that a launcher counts."""
+    restarted = "SELECT 1 FROM stream JOIN incarnation USING (process) WHERE id = ? AND restart > 0 LIMIT 1"
+    if next(iter(look.rows(restarted, stream)), None):
+        return False
+    ends = look.rows(f"{_QUERY} event.stream = ? AND event.name = ? ORDER BY seq DESC LIMIT 1", stream, END)
+    try:
+        return any(event_of(row).attributes.get("reason") == "exit" for row in ends)
+    except DecodeError as error:
+        look.file.note(f"the end of a process: {error}")
+        return False

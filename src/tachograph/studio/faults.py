@@ -352,15 +352,17 @@ def _restarts(look: Look, job: Sequence[Member], places: _Places) -> list[Fault]
             "SELECT process, pid, restart, type, message FROM failure"
         )
     }
-    found = []
+    found: list[Fault] = []
     for turn in range(1, max((len(one.starts) for one in job), default=1)):
-        again = [one for one in job if len(one.starts) > turn]
+        again = [one for one in job if len(one.starts) > turn and one.starts[turn].repeats(one.starts[turn - 1])]
+        if not again:
+            continue
         time = min(one.starts[turn].first for one in again)
         since = max(one.starts[turn - 1].last for one in again)  # points are recorded before the first export
         why = [said for one in again if (said := _before(one, one.starts[turn - 1], raised))]
         who = _listed([_who(one) for one in again])
         rank = again[0].rank
-        title = f"Restart {turn}: {who} began again"
+        title = f"Restart {len(found) + 1}: {who} began again"
         found.append(
             Fault(
                 "restart", title, _listed(why, "; "), time, rank if len(again) == 1 else None, places.after(since, rank)
