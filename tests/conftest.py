@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import signal
@@ -29,6 +30,7 @@ _SLOWEST = Path(__file__).with_name("slowest.txt")
 _TRACED = Path(__file__).with_name("traced.txt")  # tests whose programs run lines that no other test runs
 _QUICK = 0.2  # seconds of a test that is not in the table
 _traced: dict[str, str] = {}
+_STDERR = pytest.StashKey[int]()
 
 
 def _hold_tracing() -> None:
@@ -38,12 +40,13 @@ def _hold_tracing() -> None:
             _traced[name] = os.environ.pop(name)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Let no worker of pytest-xdist be traced twice, by these variables and by pytest-cov; and ignore no signal.
 
     What a script starts in the background, or with nohup, ignores some, and so would all programs of the tests.
     """
     _hold_tracing()
+    config.stash[_STDERR] = os.dup(2)  # pytest's own: while a test runs, its output is captured
     for number, handler in (
         (signal.SIGHUP, signal.SIG_DFL),
         (signal.SIGINT, signal.default_int_handler),
@@ -60,6 +63,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     mark = {"hypothesis": "@given(", "conforms": "conforms("}.get(wanted[1], f"mark.{wanted[1]}")  # not marked there
     return mark not in collection_path.read_text(encoding="utf-8") or None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Have the stacks of a test with a time-out of its own printed as long after that as those of the others."""
+    own = item.get_closest_marker("timeout")
+    printed, timeout = (float(item.config.getini(name)) for name in ("faulthandler_timeout", "timeout"))
+    if own is not None and printed:
+        faulthandler.dump_traceback_later(own.args[0] + printed - timeout, file=item.config.stash[_STDERR])
 
 
 def _slowest() -> dict[str, float]:
