@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tachograph.exporters.otlp.logs import log_bodies
+from tachograph.recording._curve_entries import CurveState, after, point_of
 from tachograph.recording.accumulators import LastValue
 from tachograph.recording.gauge_curve import FEW, FIRST, INTERVAL, LONG_INTERVAL, GaugeCurves
 from tachograph.recording.interrupts import ATOMIC
@@ -300,6 +302,34 @@ def test_values_of_a_device_come_in_their_place() -> None:
     assert [row[2] for row in made.rows()][-2:] == [5.0, 3.0]
 
 
+def test_series_that_rest_leave_their_turn_to_others() -> None:
+    """Many that are not recorded any more hold none up that are: each has a point in about ten seconds."""
+    now = 0.0
+    sources = PointSources(lambda _error: None)
+    sources.wanted = True
+    curves = GaugeCurves(sources, clock=lambda: now)
+    made = [LastValue(SeriesLosses("loss")) for _ in range(4 * FEW)]
+    followed = [curves.follow(gauge, (f"loss.{number}", "", ""), ()) for number, gauge in enumerate(made)]
+    for _ in range(FIRST + 1):
+        for gauge in made:
+            gauge.record(0.5)
+    at_work, taken = made[2 * FEW :], list(curves.take(everything=True))
+    for second in range(60):
+        for _ in range(20):
+            now += 0.05
+            for gauge in at_work:
+                gauge.record(0.25)
+        if second == 30:
+            taken.clear()
+        taken += curves.take(everything=False)
+    points = Counter(each.packed().metrics[0] for each in taken)
+    assert len(points) == len(at_work)
+    assert set(points.values()) <= {2, 3}
+    made[0].record(0.75)  # one that has rested
+    assert followed[0].next <= now
+    assert any(each.packed().metrics[0] == "loss.0" for each in curves.take(everything=False))
+
+
 def test_more_than_a_hundred_series_have_longer_intervals() -> None:
     """One point a second for few, one in ten for many."""
     registry = Registry(enabled=True)
@@ -473,6 +503,35 @@ def test_values_are_the_same_points_whether_they_are_folded_one_by_one_or_togeth
         rows += singly.rows(everything=False)
     rows += singly.rows()
     assert repr(together.rows()) == repr(rows)
+
+
+FINITE = st.one_of(st.floats(-1e300, 1e300), st.integers(-(2**54), 2**54), st.integers(-2, 2))
+ENTRIES = st.lists(st.lists(FINITE, min_size=1, max_size=4) | st.just([math.nan]) | st.just([-math.inf]), max_size=6)
+
+
+@given(ENTRIES.filter(bool), ENTRIES, st.integers(0, 10))
+def test_one_point_of_a_few_entries_is_that_of_each_in_its_turn(
+    values: list[list[Any]], before: list[list[Any]], number: int
+) -> None:
+    """The quick way gives the same point, or none: where a value is not finite, or beyond the exact integers."""
+    state = CurveState(number, 0, math.inf)
+    for group in before:
+        state = after(entries_of([group]), state, 1.0, keeps=True)
+    found = point_of(entries_of(values), state.values, state.held)
+    for group in values:
+        state = after(entries_of([group]), state, 1.0, keeps=True)
+    assert state.held is not None
+    every = [value for group in before + values for value in group]
+    if found is None:
+        assert any(not abs(value) < 2**53 for value in every)
+        return
+    assert all(math.isfinite(value) for value in every)
+    assert repr([*map(float, found)]) == repr([*map(float, state.held[:8])])
+
+
+def entries_of(groups: list[list[Any]]) -> list[Any]:
+    """Return an entry of each group of values."""
+    return [part for group in groups for part in (min(group), max(group), group[-1], len(group), 1.0)]
 
 
 def test_points_that_are_not_due_cost_no_fold() -> None:

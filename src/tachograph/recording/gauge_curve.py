@@ -15,141 +15,40 @@ import sys
 import threading
 import time
 from array import array
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, repeat
+from collections.abc import Callable, Iterator
 from math import inf, isfinite, nan
-from typing import Any, NamedTuple
+from typing import Any
 
+from tachograph.recording._curve_entries import COLUMNS, NONE, STRIDE, CurveState, after, point_of
 from tachograph.recording.accumulators import LastValue
 from tachograph.recording.interrupts import ATOMIC
 from tachograph.recording.packed_points import (
-    NOTHING_ODD,
     ODD,
     OnePoint,
     PackedPoints,
     PointHead,
     PointSources,
     first_branch,
-    odd_places,
 )
 from tachograph.recording.points import Attributes
 from tachograph.recording.switch import switch
-from tachograph.recording.values import Pending, as_float, is_finite
+from tachograph.recording.values import Pending, is_finite
 
 FIRST = 1000  # values of a series that are a point each
 FEW = 100  # series of a process; with more, an interval is longer
 INTERVAL, LONG_INTERVAL = 1.0, 10.0  # seconds a point
 _GLANCE, _LONG_GLANCE = 0.2, 2.0  # seconds between two looks at the clock, about
 _ROOM = 65_536  # values between them, at most
-_STRIDE = 5  # of a buffer: lowest, highest, last, how many, and when the last one was recorded
-_CHUNK = 512 * _STRIDE
-_LITTLE = 16 * _STRIDE
-_LIMIT = 65_536 * _STRIDE
+_CHUNK = 512 * STRIDE
+_LITTLE = 16 * STRIDE
+_LIMIT = 65_536 * STRIDE
 _FAR, _LEAST, _LOWEST = sys.float_info.max, -sys.float_info.max, -inf
 _WAIT = 2.0  # seconds for which points wait for others, to leave together, where intervals are short
 _AT_ONCE, _PART = 16, 8  # of many series that are due together, so many are taken at once, or one in so many
-# Columns of a point that waits: x, when, value, lowest and highest with their x, how many, how many not finite, and the
-# x of those.
-_COLUMNS = 12
 _VALUES = 7  # the column of how many
-_MOST = (FIRST + 24) * _COLUMNS  # of those that wait; beyond, one point goes on for as long as it takes
 
-
+_BEGUN = CurveState(0, FIRST)
 Named = tuple[str, str, str]
-_made: Any = tuple.__new__  # a named tuple in half of the time: each point takes several
-
-
-class _Held(NamedTuple):
-    """Values of one interval; ``low`` and ``high`` are of the finite ones; for the x of others see ODD."""
-
-    x: float
-    moment: float
-    value: float
-    low: float
-    low_x: float
-    high: float
-    high_x: float
-    values: int
-    nonfinite: int
-    nan_x: float
-    posinf_x: float
-    neginf_x: float
-
-    def with_later(self, later: _Held) -> _Held:
-        low, high = self if self.low <= later.low else later, self if self.high >= later.high else later
-        values, nonfinite = self.values + later.values, self.nonfinite + later.nonfinite
-        x, moment, value = later[:3]
-        odd = map(min, self[-len(ODD) :], later[-len(ODD) :]) if nonfinite else NOTHING_ODD
-        numbers = x, moment, value, low.low, low.low_x, high.high, high.high_x, values, nonfinite, *odd
-        found: _Held = _made(_Held, numbers)
-        return found
-
-
-_NONE = array("d")
-_ONE = 1
-_EXACT = 2**53  # integers up to it are floats of their own
-
-
-class _State(NamedTuple):
-    """The state of a curve. Replaced as a whole: an interrupt finds it before a step or after it."""
-
-    values: int = 0  # so far
-    singly: int = FIRST  # values that are still to be a point each
-    due: float = -inf  # when the interval is over
-    held: _Held | None = None
-    points: array[float] = _NONE  # that wait, in rows of _COLUMNS; never changed
-
-
-_BEGUN = _State()
-
-
-def _entry(x: float, moment: float, value: float, limits: tuple[float, float], values: int) -> _Held:
-    """Return the values of an entry: an extreme that the last value is not was at its beginning, as far as is known."""
-    low, high = limits
-    first = x - (values - 1)
-    low_x, high_x = x if low == value else first, x if high == value else first
-    odd = odd_places(value, x) if low > high else NOTHING_ODD
-    return _Held(x, moment, value, low, low_x, high, high_x, values, int(low > high), *odd)
-
-
-def _together(entries: Sequence[Any], before: int) -> _Held | None:
-    """Return the values of several entries at once; None where one of them is no finite number.
-
-    Args:
-        entries: of :data:`_STRIDE`.
-        before: values before them.
-    """
-    lows, highs, many = entries[::_STRIDE], entries[1::_STRIDE], entries[3::_STRIDE]
-    try:
-        total = sum(lows, 0.0) + sum(highs, 0.0)
-    except OverflowError:  # an integer beyond the range of floats
-        return None
-    if total - total or not all(many):
-        return None
-    low, high = min(lows), max(highs)
-    first, last = (
-        _ends(low, _place(low, lows), entries, many, before),
-        _ends(high, _place(high, highs), entries, many, before),
-    )
-    count = sum(many)
-    x, value = float(before + count - 1), as_float(entries[-3])
-    numbers = x, entries[-1], value, float(low), first, float(high), last, count, 0, *NOTHING_ODD
-    found: _Held = _made(_Held, numbers)
-    return found
-
-
-def _place(extreme: float, found: Sequence[Any]) -> int:
-    """Return where the extreme was first: integers that are the same float are the same value."""
-    if -_EXACT <= extreme <= _EXACT:
-        return found.index(extreme)
-    return [*map(float, found)].index(float(extreme))
-
-
-def _ends(extreme: float, place: int, entries: Sequence[Any], many: Sequence[int], before: int) -> float:
-    """Return the x of an extreme in an entry: its end, where it is the last value, else its beginning."""
-    end = before + sum(many[: place + 1]) - 1
-    return float(end if as_float(entries[place * _STRIDE + 2]) == float(extreme) else end - (many[place] - 1))
 
 
 class GaugeCurve:
@@ -157,7 +56,7 @@ class GaugeCurve:
 
     Attributes:
         gauge: shows the last value.
-        buffer: entries of :data:`_STRIDE` that wait for the next fold.
+        buffer: entries of :data:`STRIDE` that wait for the next fold.
         next: when there is something to take, by the clock of the curves, unless the buffer is long before.
         head: of all its points.
         late: a value is still on its way from a device.
@@ -210,6 +109,8 @@ class GaugeCurve:
                 gauge.losses.nonfinite += 1
         buffer = self.buffer
         buffer += value, value, value, 1, now
+        if self.next == inf:
+            self.next = self._next_due()
         since, self._glanced = now - self._glanced, now
         if len(buffer) >= _CHUNK:
             self.fold()
@@ -242,7 +143,7 @@ class GaugeCurve:
             if not taken:
                 self._bound()
                 return False
-            state = self._after(entries, self._state)
+            state = after(entries, self._state, self._curves.interval(), keeps=self._wanted())
             left -= taken
             # No call in these lines, see interrupts.ATOMIC: an interrupt neither loses nor doubles anything.
             del buffer[:taken]
@@ -253,15 +154,15 @@ class GaugeCurve:
     def _bound(self) -> None:
         """Give up the oldest half where a device holds everything up."""
         if len(self.buffer) > _LIMIT:
-            lost = len(self.buffer) // 2 // _STRIDE
-            del self.buffer[: lost * _STRIDE]
+            lost = len(self.buffer) // 2 // STRIDE
+            del self.buffer[: lost * STRIDE]
             self.gauge.losses.overflow += lost
 
     def _arrived(self, chunk: list[Any]) -> list[Any]:
         """Return the entries before the first value that is still on its way; NaN for one that its device has lost."""
         found: list[Any] = []
-        for place in range(0, len(chunk), _STRIDE):
-            entry = chunk[place : place + _STRIDE]
+        for place in range(0, len(chunk), STRIDE):
+            entry = chunk[place : place + STRIDE]
             pending = entry[0]
             if isinstance(pending, Pending):
                 if not pending.ready():
@@ -277,74 +178,15 @@ class GaugeCurve:
             found += entry
         return found
 
-    def _after(self, entries: Sequence[Any], state: _State) -> _State:
-        """Return the state after entries."""
-        out, interval, wanted = array("d"), self._curves.interval(), self._wanted()
-        place = tried = self._singly(entries, state, out) if state.singly > 0 else 0
-        values, singly, due, held, points = state
-        if place:
-            singles = place // _STRIDE
-            values, singly, due = values + singles, singly - singles, entries[place - 1] + interval
-        moments = entries[_STRIDE - 1 :: _STRIDE]
-        while place < len(entries):
-            new = None
-            if singly <= 0 and place >= tried:  # all up to the one that ends the interval
-                tried = min((bisect_left(moments, due, place // _STRIDE) + 1) * _STRIDE, len(entries))
-                new, end = _together(entries[place:tried], values), tried
-            if new is None:
-                end = place + _STRIDE
-                low, high, last, many, moment = entries[place:end]
-                if not many:  # its device has lost it
-                    place = end
-                    continue
-                value = as_float(last)
-                bad = many == 1 and value - value != 0
-                limits = (inf, -inf) if bad else (as_float(low), as_float(high))
-                new = _entry(float(values + many - 1), moment, value, limits, many)
-            values, place, moment = values + new.values, end, new.moment
-            full = len(points) + len(out) >= _MOST
-            if singly > 0 and new.values == 1 and held is None and not full:
-                singly -= 1
-                out.extend(new)
-                due = moment + interval
-                continue
-            held = new if held is None else held.with_later(new)
-            if moment >= due and not full:
-                out.extend(held)
-                held, due = None, moment + interval
-        if not wanted:
-            return _State(values, singly, due)
-        return _State(values, singly, due, held, points + out if out else points)
-
-    def _singly(self, entries: Sequence[Any], state: _State, out: array[float]) -> int:
-        """Add a point for each of the first entries, where each has one finite value; return the place behind them."""
-        room = min(state.singly, (_MOST - len(state.points)) // _COLUMNS, len(entries) // _STRIDE)
-        if room <= 0 or state.held is not None:
-            return 0
-        entries = entries[: room * _STRIDE]
-        if any(map(_ONE.__ne__, entries[3::_STRIDE])):
-            return 0
-        try:
-            found = array("d", entries[2::_STRIDE])
-        except OverflowError:  # an integer beyond the range of floats
-            return 0
-        if not all(map(isfinite, found)):
-            return 0
-        x = array("d", range(state.values, state.values + len(found)))
-        more = map(repeat, (1.0, 0.0, *NOTHING_ODD))
-        columns = x, entries[_STRIDE - 1 :: _STRIDE], found, found, x, found, x, *more
-        out.extend(chain.from_iterable(zip(*columns, strict=False)))
-        return len(entries)
-
     def is_due(self, now: float) -> bool:
         """Tell whether there is something to take, or much to fold, which takes memory."""
         return now >= self.next or len(self.buffer) >= _LITTLE
 
     def take(self, *, everything: bool) -> array[float]:
-        """Return the points that are due, or all that were recorded so far, in rows of :data:`_COLUMNS`."""
+        """Return the points that are due, or all that were recorded so far, in rows of :data:`COLUMNS`."""
         now = self._curves.clock()
         if self._lock.locked() or not (everything or self.is_due(now)):
-            return _NONE
+            return NONE
         with self._lock:
             self._fold(now)
             values, singly, due, held, points = self._state
@@ -355,12 +197,48 @@ class GaugeCurve:
                 held = None
             found, wait = points, _WAIT if interval == INTERVAL else 0.0
             if found and not everything and now - found[1] < wait and len(found) < _CHUNK:
-                found = _NONE
-            rest = _NONE if found else points
-            self._state = _State(values, singly, due, held, rest)
-            leave = rest[1] + wait if rest else inf
-            self.next = -inf if singly > 0 or self.late else min(due, leave)
+                found = NONE
+            rest = NONE if found else points
+            self._state = CurveState(values, singly, due, held, rest)
+            if held is None and not rest:
+                self._wait_for_more()
+            else:
+                leave = rest[1] + wait if rest else inf
+                self.next = -inf if singly > 0 or self.late else min(due, leave)
             return found
+
+    def take_one(self, now: float, interval: float) -> tuple[Any, ...] | None:
+        """Return the only point that is due, as :func:`point_of` does; None where :meth:`take` has to look."""
+        if self._lock.locked():
+            return None
+        with self._lock:
+            values, singly, due, held, points = self._state
+            if singly > 0 or points or now < due or not switch.on:
+                return None
+            if self._settle(now, 0):
+                self._shown = now
+            buffer = self.buffer
+            entries = buffer[:_LITTLE]
+            if not entries or len(buffer) > _LITTLE or self.late:
+                return None
+            found = point_of(entries, values, held)
+            if found is None or found[-1] == 1:
+                return None
+            taken, state = len(entries), CurveState(found[0] + 1, singly, found[1] + interval)
+            # No call in these lines, as in a fold.
+            del buffer[:taken]
+            self._state = state
+            self._wait_for_more()
+            return found
+
+    def _next_due(self) -> float:
+        return -inf if self.late or self._state.singly > 0 else self._state.due
+
+    def _wait_for_more(self) -> None:
+        """Have nothing taken before the next value, which goes the slow way."""
+        self.next = inf
+        if self.buffer or self.late:  # it has come
+            self.next = self._next_due()
 
 
 def _recorder(  # noqa: C901 - each call would cost as much as all of it
@@ -449,9 +327,10 @@ class GaugeCurves:
 
     def take(self, *, everything: bool) -> Iterator[PackedPoints | OnePoint]:
         """Yield the points that are due, or all that were recorded so far."""
-        now = self.clock()
+        wall, now, interval = time.time_ns(), self.clock(), self.interval()
+        is_long = interval > INTERVAL
         # If many are due at once they are spread over the next ones, and are due apart from then on.
-        left = max(_AT_ONCE, len(self._curves) // _PART) if self.interval() > INTERVAL else len(self._curves)
+        left = max(_AT_ONCE, len(self._curves) // _PART) if is_long else len(self._curves)
         for curve in list(self._curves):
             if not everything:
                 at = curve.next
@@ -461,23 +340,28 @@ class GaugeCurves:
                     left -= 1
                     if left < 0:
                         continue
+                if is_long and (found := curve.take_one(self.clock(), interval)) is not None:
+                    x, moment, value, low, low_x, high, high_x, count = found
+                    at_unix = wall - int((now - moment) * 1e9)
+                    yield OnePoint(curve.head, (at_unix, x, value, low, low_x, high, high_x, count))
+                    continue
             rows = curve.take(everything=everything)
             if not rows:
                 continue
-            if len(rows) == _COLUMNS and rows[_VALUES] > 1 and not rows[_VALUES + 1]:
+            if len(rows) == COLUMNS and rows[_VALUES] > 1 and not rows[_VALUES + 1]:
                 x, moment, value, low, low_x, high, high_x, count, *_ = rows
-                at = time.time_ns() - int((self.clock() - moment) * 1e9)
-                yield OnePoint(curve.head, (at, x, value, low, low_x, high, high_x, int(count)))
+                at_unix = wall - int((now - moment) * 1e9)
+                yield OnePoint(curve.head, (at_unix, x, value, low, low_x, high, high_x, int(count)))
                 continue
             try:
                 points = self._packed(rows, curve)
             except MemoryError:
-                curve.gauge.losses.overflow += sum(map(int, rows[_VALUES::_COLUMNS]))
+                curve.gauge.losses.overflow += sum(map(int, rows[_VALUES::COLUMNS]))
                 raise
             yield points
 
     def _packed(self, rows: array[float], curve: GaugeCurve) -> PackedPoints:
-        columns = [rows[place::_COLUMNS] for place in range(_COLUMNS)]
+        columns = [rows[place::COLUMNS] for place in range(COLUMNS)]
         x, moments, values, low, low_x, high, high_x, count, nonfinite, *odd = columns
         wall, now = time.time_ns(), self.clock()
         times = array("q", [wall - int((now - moment) * 1e9) for moment in moments])

@@ -33,6 +33,7 @@ CONFIG, SUMMARY = "tachograph.config", "tachograph.summary"  # events, and the m
 RUN = "tachograph.run"  # an event with a run's tags and notes
 LOG = "tachograph.log"  # a record of the program's own logging: private, as its texts may be
 RECORD_FIELDS = ("severity_number", "severity_text", "body")  # its attributes that are fields of a log record
+_SCHEMA, _STREAM, _SEQ = RECORD_KEYS = ("tachograph.schema", "tachograph.stream", "tachograph.seq")
 SCOPE = "tachograph"  # the instrumentation scope of every record
 # A function that returns the attributes, and its arguments: called when the event leaves.
 Later = tuple[Any, ...]
@@ -70,7 +71,7 @@ class LogEvent(NamedTuple):
 
     def record_keys(self) -> dict[str, AttributeValue]:
         """Return those by which a reader knows it again."""
-        return {"tachograph.schema": self.schema, "tachograph.stream": self.stream, "tachograph.seq": self.seq}
+        return {_SCHEMA: self.schema, _STREAM: self.stream, _SEQ: self.seq}
 
 
 def packed_event(points: PackedPoints | OnePoint, first: int, stream: str) -> LogEvent:

@@ -26,7 +26,7 @@ from tachograph.exporters.otlp.values import (
     varint,
 )
 from tachograph.recording.interrupts import pass_on
-from tachograph.recording.journal import LOG, RECORD_FIELDS, SCOPE, LogEvent
+from tachograph.recording.journal import LOG, RECORD_FIELDS, RECORD_KEYS, SCOPE, LogEvent
 from tachograph.recording.packed_points import ONE_COLUMNS, OnePoint
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.values import UINT64_MAX, fits_int64
@@ -111,6 +111,8 @@ def _of_scope() -> tuple[bytes, bytes]:
 
 def _record(event: LogEvent) -> bytes:
     """Return an event as a LogRecord."""
+    if event.attributes.__class__ is OnePoint and 0 < event.time_unix_nano <= UINT64_MAX:
+        return _record_of_one(event, event.attributes)
     at = event.time_unix_nano
     if not 0 < at <= UINT64_MAX:
         at = min(max(at, 0), UINT64_MAX)  # 0, unknown, for what was before 1970
@@ -118,8 +120,6 @@ def _record(event: LogEvent) -> bytes:
     if event.trace_id:
         ids = event.trace_id.to_bytes(16, "big"), event.span_id.to_bytes(8, "big")
         parts.append(_SPAN.pack(0x45, event.trace_flags, b"\x4a\x10", ids[0], b"\x52\x08", ids[1]))
-    if event.attributes.__class__ is OnePoint:
-        return _record_of_one(parts, event, event.attributes)
     attributes = event.record_attributes()
     if event.name == LOG:
         severity, severity_text, body = RECORD_FIELDS  # all there, unless they come out of a file
@@ -127,26 +127,38 @@ def _record(event: LogEvent) -> bytes:
     return b"".join(_encoded(parts, attributes))
 
 
-def _record_of_one(parts: list[bytes], event: LogEvent, point: OnePoint) -> bytes:
+def _record_of_one(event: LogEvent, point: OnePoint) -> bytes:
     """Return the record of a curve's point, of which the numbers alone are new."""
     head, (time, x, value, low, low_x, high, high_x, count) = point.head, point.numbers
     if not head.encoded:
-        head.encoded = b"".join(_encoded([], point.constants()))
-    pack, (of_time, of_x, of_value, of_low, of_low_x, of_high, of_high_x, of_count, of_nonfinite) = _layout_of_one()
-    packed = pack(
-        *(of_time, time, of_x, x, of_value, value, of_low, low, of_low_x, low_x, of_high, high, of_high_x, high_x),
-        *(of_count, count, of_nonfinite, 0),
+        head.encoded = b"".join(_encoded([_named(event.name)], point.constants()))
+    constants, number = head.encoded, varint(event.seq)
+    keys = _keys(event.schema, event.stream, len(number))
+    pack, (of_time, of_x, of_value, of_low, of_low_x, of_high, of_high_x, of_count, of_nonfinite) = _layout_of_one(
+        len(constants), len(keys)
     )
-    parts += head.encoded, packed
-    return b"".join(_encoded(parts, event.record_keys()))
+    packed = pack(
+        *(_TIME, event.time_unix_nano, _OBSERVED, event.observed_unix_nano, constants, of_time, time, of_x, x),
+        *(of_value, value, of_low, low, of_low_x, low_x, of_high, high, of_high_x, high_x),
+        *(of_count, count, of_nonfinite, 0, keys),
+    )
+    return packed + number
 
 
-@lru_cache(1)
-def _layout_of_one() -> tuple[Callable[..., bytes], tuple[bytes, ...]]:
-    """Return the packer of a point's columns, of eight bytes each, and the bytes before each."""
+@lru_cache(_KEPT)
+def _layout_of_one(constants: int, keys: int) -> tuple[Callable[..., bytes], tuple[bytes, ...]]:
+    """Return the packer of a point with so many constant bytes, and the bytes before each of its columns."""
     before = tuple([_before_bytes(key, 8) for key in ONE_COLUMNS])
     kinds = ["q" if key in {"time", "count", "nonfinite"} else "d" for key in ONE_COLUMNS]
-    return Struct("<" + "".join([f"{len(b)}s{kind}" for b, kind in zip(before, kinds, strict=True)])).pack, before
+    columns = "".join([f"{len(b)}s{kind}" for b, kind in zip(before, kinds, strict=True)])
+    return Struct(f"{_TIMES.format}{constants}s{columns}{keys}s").pack, before
+
+
+@lru_cache(_MANY)
+def _keys(schema: int, stream: str, size: int) -> bytes:
+    """Return the attributes by which a reader knows a record again, up to the number, of so many bytes."""
+    of_schema, of_stream, of_seq = RECORD_KEYS
+    return b"".join([*_encoded([], {of_schema: schema, of_stream: stream}), _before_int(of_seq, size)])
 
 
 def _encoded(parts: list[bytes], attributes: Mapping[str, AttributeValue]) -> list[bytes]:
