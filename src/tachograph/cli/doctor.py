@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser
-from tachograph.cli.top.command import DEFAULT_HUB, HUB
+from tachograph.cli.top.command import DEFAULT_HUB, HUB, default_hub
 from tachograph.cli.top.source import TOKEN, Asking, Away, HubRefused
 from tachograph.identity.environment import clean, text
 from tachograph.runs.catalogue import listed, located
@@ -59,9 +59,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _live(options: argparse.Namespace) -> dict[str, Any]:
-    named = text(os.environ, HUB)
-    hub = options.url or (text(os.environ, "TACHOGRAPH_ENDPOINT") if named == "1" else named) or DEFAULT_HUB
-    asking = Asking(hub, text(os.environ, TOKEN) or None)
+    asking = Asking(options.url or default_hub(), text(os.environ, TOKEN) or None)
     try:
         run = clean(options.run or "") or str(asking.get("/api/runs")["run"])
         return {"run": run, **asking.get(f"/api/runs/{quote(run, safe='')}/doctor")}

@@ -53,10 +53,11 @@ def _source(options: argparse.Namespace) -> RunSource:
         return StoredRun(options.store, run, options.interval)
     from tachograph.cli.top.served import ServedRun
 
-    return ServedRun(Asking(options.url or _hub(), text(os.environ, TOKEN) or None), run)
+    return ServedRun(Asking(options.url or default_hub(), text(os.environ, TOKEN) or None), run)
 
 
-def _hub() -> str:
+def default_hub() -> str:
+    """Return the address of the hub that the environment names, else that of the first one on a machine."""
     # Within `tachograph run` the variable says only that the endpoint is a hub: see tachograph.cli._job.
     named = text(os.environ, HUB)
     return (text(os.environ, "TACHOGRAPH_ENDPOINT") if named == "1" else named) or DEFAULT_HUB
