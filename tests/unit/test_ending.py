@@ -94,6 +94,15 @@ def test_the_first_failure_of_the_last_attempt(tmp_path: Path) -> None:
     assert str(ended(tmp_path)) == "failed; rank 1 failed first: KeyError"
 
 
+def test_a_killed_rank_is_the_cause(tmp_path: Path) -> None:
+    """A rank that was killed says nothing; torchrun tells it, before the exceptions of those that lost it."""
+    hub = Hub(tmp_path, run="run", clock=lambda: START)
+    say(hub, 0, "exception", failure=("RuntimeError", "Connection reset by peer"))
+    say(hub, 9, "exception", role="agent", failure=("ChildFailedError", "rank 1 (pid 7) was killed by SIGABRT"))
+    hub.close()
+    assert str(ended(tmp_path)) == "failed: ChildFailedError: rank 1 (pid 7) was killed by SIGABRT"
+
+
 def test_a_start_that_begins_anew_has_not_failed_yet(tmp_path: Path) -> None:
     """In a container the next job has the pid of the one before: its exception is not told of this one."""
     clock = Clock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -14,6 +15,7 @@ State = Literal["running", "finished", "failed", "killed", "lost", "unknown"]
 _KILLED = {"sigterm": signal.SIGTERM, "sigint": signal.SIGINT}  # reasons of process ends
 _FEW = 4
 _LINE = 200  # characters of a message in one line
+_KILLED_RANK = re.compile(r"rank \d+ \(pid \d+\) was killed by ")  # as torchrun's process says it: see _failure.py
 
 
 class Failure(NamedTuple):
@@ -38,6 +40,11 @@ class Failure(NamedTuple):
     def process(self) -> str:
         """The name of the process: ``rank 1``, or its role; empty for the program itself and for its launcher."""
         return "" if self.role == "agent" else _named(self.rank, self.role)
+
+    @property
+    def is_kill(self) -> bool:
+        """Whether torchrun tells that a rank was killed by a signal: it is the cause of what the others raised."""
+        return self.role == "agent" and _KILLED_RANK.match(self.message) is not None
 
     def __str__(self) -> str:
         said = " ".join(self.message.split())
@@ -136,7 +143,7 @@ def _status(look: Look, job: Sequence[Member]) -> int | None:
 
 
 def _failures(look: Look, job: Sequence[Member]) -> list[Failure]:
-    """Return the failures of each process's newest start, the first one first, and those of launchers last."""
+    """Return the failures of each process's newest start, the first one first; launchers last, but for a kill."""
     by_start = {(one.number, one.newest.pid, one.newest.restart): one for one in job}
     found = []
     for process, pid, restart, *told in look.rows("SELECT process, pid, restart, time, type, message FROM failure"):
@@ -144,7 +151,10 @@ def _failures(look: Look, job: Sequence[Member]) -> list[Failure]:
         if one is not None:
             found.append(Failure(one.rank, one.role, pid, *told))
     ranked = any(each.rank is not None for each in found)
-    return sorted(found, key=lambda each: (each.role == "agent", ranked and each.rank is None, each.time_unix_nano))
+    return sorted(
+        found,
+        key=lambda each: (not each.is_kill, each.role == "agent", ranked and each.rank is None, each.time_unix_nano),
+    )
 
 
 def failures(look: Look, found: Sequence[Member]) -> list[Failure]:
