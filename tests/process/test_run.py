@@ -62,8 +62,11 @@ def test_two_lines_before_and_one_after(tmp_path: Path) -> None:
     [
         ((), "what shall be run"),
         (("--prot", "1", "--", "true"), "--prot"),
-        (("--port", "70000", "true"), "--port= is 70000"),
-        (("--interval", "0", "true"), "--interval= is 0.0"),
+        (("--port", "70000", "true"), "argument --port: a port is a number from 0 to 65535"),
+        (("--bogus", "--", "true"), "unrecognized arguments: --bogus\n"),
+        (("--port", "--", "true"), "argument --port: expected one argument"),
+        (("--interval", "0", "true"), "--interval: an interval is above 0 seconds, not '0'"),
+        (("--interval", "x", "true"), "--interval: seconds are a number from 0 on, not 'x'"),
         (("--endpoint", "ftp://x", "true"), "--endpoint is 'ftp://x'"),
         (("--endpoint", "http://x", "--port", "1", "true"), "--port is for the hub"),
         (("--run-id", " ", "true"), "--run-id must not be empty"),

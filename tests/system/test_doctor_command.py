@@ -18,6 +18,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from browser import chromium, tab
 from hubs import ask, command
 from programs import environment
+from recorded_runs import record
+from tachograph.cli import main
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.pulse_source import PULSE
@@ -135,6 +137,19 @@ def test_doctor_of_the_store(standing: tuple[Path, str, Beats]) -> None:
     done = tachograph(folder, "doctor", RUN, "--store", str(folder / "store"))
     assert done.returncode == 0, done.stderr
     assert "Rank 1 (pid 4000001) blocked for" in done.stdout
+
+
+def test_doctor_of_a_run_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With no hub any more the run's name is enough: it is read where runs are kept."""
+    record(tmp_path, "run", ("tachograph.hang", {"hang.number": 1, "hang.text": "Rank 1 stood", "hang.grade": "hang"}))
+    monkeypatch.setenv("TACHOGRAPH_HUB", "http://127.0.0.1:9")
+    monkeypatch.setenv("TACHOGRAPH_STORE", str(tmp_path))
+    assert main(["doctor", "run"]) == 0
+    assert "Rank 1 stood" in capsys.readouterr().out
+    assert main(["doctor", "other"]) == 1
+    assert "does not answer: Connection refused; tachograph doctor RUN shows" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

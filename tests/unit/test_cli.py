@@ -18,7 +18,9 @@ from tachograph.cli import main
     [
         ("hubb", "did you mean 'hub'?"),
         ("RUN", "did you mean 'run'?"),
-        ("xyz", "there are 'run' and 'hub'"),
+        ("show", "did you mean 'runs show'?"),
+        ("list", "did you mean 'runs list'?"),
+        ("xyz", "there are run, hub, studio, "),
         ("", "there are"),
     ],
 )

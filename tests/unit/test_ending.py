@@ -226,3 +226,4 @@ def test_a_job_that_never_reported_is_on_the_page(tmp_path: Path) -> None:
     hub.close()
     (entry,) = Overview(tmp_path, lambda: START, lambda: False).runs()
     assert (entry["program"], entry["ended"]["words"]) == ("train", "killed by SIGKILL")
+    assert (entry["started"], entry["last"]) == (START, START)  # whenever the file is opened

@@ -33,6 +33,7 @@ _COMMANDS = {
     "diagnose": ("tachograph.cli.diagnose", "say why a run is slow, and where its time went"),
     "runs": ("tachograph.cli.runs", "list, show, tag, note, name, delete and prune runs"),
 }
+_OF_RUNS = ("list", "show", "share", "prune", "delete", "tag", "note", "name")
 
 _EXAMPLES = """\
 six things that people do:
@@ -65,8 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return WRONG_USAGE
     if not given[0].startswith("-"):
-        near = difflib.get_close_matches(given[0].lower(), _COMMANDS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {' and '.join(map(repr, _COMMANDS))}"
+        name = given[0].lower()
+        near = [f"runs {name}"] if name in _OF_RUNS else difflib.get_close_matches(name, _COMMANDS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_COMMANDS)}"
         sys.stderr.write(f"tachograph: there is no command {given[0]!r:.100}: {hint}\n")
         return WRONG_USAGE
     parser.parse_args(given[:1])

@@ -16,24 +16,26 @@ from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser
 from tachograph.cli.top.command import DEFAULT_HUB, HUB, default_hub
 from tachograph.cli.top.source import TOKEN, Asking, Away, HubRefused
 from tachograph.identity.environment import clean, text
+from tachograph.identity.resource import store
 from tachograph.runs.catalogue import listed, located
 from tachograph.runs.export import printable
 from tachograph.runs.file import RunFile, look
+from tachograph.runs.store import path_of
 from tachograph.studio.occurrences import incidents
 
 HANGS = 3  # the exit code where a job stands still
-_MOST = 40  # characters of a line's place in the table
 
 
 def command(arguments: Sequence[str]) -> int:
     """Show a job's ranks; return 3 where it stands still, 1 where no hub answers, 2 for wrong usage, else 0."""
     options = _parser().parse_args(arguments)
     try:
-        found = _stored(options) if options.store is not None else _live(options)
+        found = _live(options) if options.store is None else _stored(options.run, options.store)
     except HubRefused as error:
         return fail("doctor", printable(str(error)), WRONG_USAGE)
     except Away as error:
-        return fail("doctor", f"{printable(str(error))}; --store shows the hangs of a run that has ended", FAILED)
+        more = "tachograph doctor RUN shows the hangs of a run that has ended"
+        return fail("doctor", f"{printable(str(error))}; {more}", FAILED)
     except (LookupError, ValueError, OSError) as error:
         return fail("doctor", printable(str(error.args[0] if error.args else error)), WRONG_USAGE)
     if options.json:
@@ -61,19 +63,26 @@ def _parser() -> argparse.ArgumentParser:
 def _live(options: argparse.Namespace) -> dict[str, Any]:
     asking = Asking(options.url or default_hub(), text(os.environ, TOKEN) or None)
     try:
-        run = clean(options.run or "") or str(asking.get("/api/runs")["run"])
+        try:
+            answer = asking.get("/api/runs")
+        except Away:
+            if not options.run or options.url or not path_of(store(os.environ), options.run).is_file():
+                raise
+            return _stored(options.run, store(os.environ))
+        run = clean(options.run or "") or str(answer["run"])
         return {"run": run, **asking.get(f"/api/runs/{quote(run, safe='')}/doctor")}
     finally:
         asking.close()
 
 
-def _stored(options: argparse.Namespace) -> dict[str, Any]:
-    runs = listed(options.store)
-    if options.run is None and not runs:
-        raise LookupError(f"there is no run in {options.store}")
-    path = runs[-1].path if options.run is None else located(options.run, options.store)
-    with look(RunFile(path)) as reading:
-        return {"run": options.run or runs[-1].id, "live": None, "incidents": incidents(reading)}
+def _stored(run: str | None, folder: Path) -> dict[str, Any]:
+    if run is None:
+        runs = listed(folder)
+        if not runs:
+            raise LookupError(f"there is no run in {folder}")
+        run = runs[-1].id
+    with look(RunFile(located(run, folder))) as reading:
+        return {"run": run, "live": None, "incidents": incidents(reading)}
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
@@ -107,7 +116,7 @@ def _verdict(incident: Mapping[str, Any]) -> str:
 def _table(ranks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     rows = [("rank", "state", "for", "line", "operation")]
     rows += [
-        (str(each["rank"]), each["state"], f"{each['seconds']:.0f} s", each["line"][:_MOST], each["operation"] or "-")
+        (str(each["rank"]), each["state"], f"{each['seconds']:.0f} s", each["line"], each["operation"] or "-")
         for each in ranks
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]

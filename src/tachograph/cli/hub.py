@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from tachograph.cli._command_line import WRONG_USAGE, number, parser, port, seconds
+from tachograph.cli._command_line import WRONG_USAGE, number, parser, port, reason, seconds
 from tachograph.exporters.standard_streams import never_fail
 from tachograph.hub.announcement import Announcement
 from tachograph.identity.environment import clean, setting, text
@@ -47,7 +47,7 @@ def command(arguments: Sequence[str]) -> int:
         announcement.failed(f"{missing} cannot be imported, which comes with tachograph: {error}", lacks=missing)
         return WRONG_USAGE
     except (OSError, ValueError) as error:
-        announcement.failed(str(error))
+        announcement.failed(reason(error))
         return WRONG_USAGE
     return 0
 

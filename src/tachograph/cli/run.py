@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit, urlunsplit
 
-from tachograph.cli._command_line import WRONG_USAGE, Parser, fail, seconds
+from tachograph.cli._command_line import WRONG_USAGE, Parser, fail, port, seconds
 from tachograph.cli._job import NOT_EXECUTABLE, NOT_FOUND, run_job
 from tachograph.exporters.otlp.settings import ENDPOINT, read_otlp_settings
 from tachograph.exporters.standard_streams import never_fail
@@ -57,7 +57,8 @@ def _split(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[l
             return list(arguments[:place]), list(arguments[place + 1 :])
         if not argument.startswith("-"):
             break
-        place += 1 if "=" in argument or argument in flags else 2
+        alone = "=" in argument or argument in flags or arguments[place + 1 : place + 2] == ["--"]
+        place += 1 if alone else 2
     return list(arguments[:place]), list(arguments[place:])
 
 
@@ -89,13 +90,13 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--endpoint", metavar="URL", help="send OTLP there, and start no hub; or set OTEL_EXPORTER_OTLP_ENDPOINT")
     add("--run-id", metavar="ID", help="the run's id; by default the launcher's or scheduler's, or a new one")
-    add("--port", type=_port, metavar="N", help="the hub's port; by default 4318, or the next free one")
+    add("--port", type=port, metavar="N", help="the hub's port; by default 4318, or the next free one")
     add("--store", type=Path, metavar="DIR", help="the folder where the hub stores runs")
     add("--linger", type=seconds, metavar="S", help="seconds that the hub stays after the job")
     add("--forward", metavar="URL", help="have the hub send everything on to this OTLP endpoint")
     add("--tag", action="append", metavar="NAME", help="a tag of the run; may be repeated")
     add("--notes", metavar="TEXT", help="notes of the run")
-    add("--interval", type=_seconds, metavar="S", help="seconds between two exports of a process; 1")
+    add("--interval", type=_interval_of, metavar="S", help="seconds between two exports of a process; 1")
     profile = "profile functions: package.module:Class.method, with wildcards; may be repeated"
     add("--prof", type=_pattern, action="append", default=[], metavar="PATTERN", help=profile)
     add("--instrument", choices=("own", "all"), default="own", help="all: load other installed instrumentors, too")
@@ -119,18 +120,11 @@ def _pattern(value: str) -> str:
         raise argparse.ArgumentTypeError(str(error).removeprefix("--prof is ")) from None
 
 
-def _port(value: str) -> int:
-    try:
-        return Setting("--port=", int(value)).port()
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _seconds(value: str) -> float:
-    try:
-        return Setting("--interval=", float(value)).seconds()
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def _interval_of(given: str) -> float:
+    found = seconds(given)
+    if not found:
+        raise argparse.ArgumentTypeError(f"an interval is above 0 seconds, not {given!r:.100}")
+    return found
 
 
 def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:

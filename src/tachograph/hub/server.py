@@ -81,7 +81,10 @@ def listen(host: str, port: int | None, *, usual: int = PORT) -> socket.socket:
         except OSError as error:
             found.close()
             if error.errno != errno.EADDRINUSE or port is not None:
-                raise OSError(error.errno, f"cannot listen on {host} port {candidate}: {error.strerror}") from None
+                free = "; port 0 is any free one" if error.errno == errno.EADDRINUSE else ""
+                raise OSError(
+                    error.errno, f"cannot listen on {host} port {candidate}: {error.strerror}{free}"
+                ) from None
         else:
             return found
     raise AssertionError  # the last candidate is any free port

@@ -44,7 +44,8 @@ class UnknownRunError(LookupError):
     """
 
     def __init__(self, name: str, folder: Path, known: Collection[str]) -> None:
-        self.near = next(iter(get_close_matches(name, known, n=1)), "")
+        begin = max((each for each in known if name and each.startswith(name)), default="")  # ids end with a time
+        self.near = begin or next(iter(get_close_matches(name, known, n=1)), "")
         hint = f"did you mean {self.near!r}?" if self.near else f"there are {len(known) or 'none'}"
         super().__init__(f"there is no run {name!r:.200} in {folder}: {hint}")
 

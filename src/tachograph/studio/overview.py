@@ -36,6 +36,7 @@ from tachograph.runs.store import StoreError
 from tachograph.studio.charts import Drawn, finite, newest
 
 _BEGUN = "SELECT min(time) FROM event WHERE name = ? AND rowid <= 1000"
+_TOLD = "SELECT min(time), max(time) FROM (SELECT time FROM launch UNION ALL SELECT time FROM job_end)"
 _AGE = 1.0  # seconds after which a run that goes on is read again, though its file is as it was
 _SETTLED = 100_000_000  # nanoseconds: within them a file may change twice, and keep its time and size
 
@@ -255,8 +256,9 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
         written: a hub has the file open.
     """
     changed = _changed(reading.file.path)
-    started = begun(reading, found) or changed
-    last = max((start.last for start in _starts(found)), default=changed)
+    launched, told = next(iter(reading.rows(_TOLD)), (None, None))  # without a process nothing else says when
+    started = begun(reading, found) or launched or changed
+    last = max((start.last for start in _starts(found)), default=told or changed)
     end = ending(reading, found, now, written=written)
     return {
         "id": name,

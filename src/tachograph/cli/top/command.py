@@ -18,6 +18,7 @@ from tachograph.cli.top.picture import Picture
 from tachograph.cli.top.source import TOKEN, Asking, Away, HubRefused, RunSource
 from tachograph.identity.environment import clean, text
 from tachograph.identity.extra import install_command
+from tachograph.identity.resource import store
 
 DEFAULT_HUB = "http://127.0.0.1:4318"
 HUB = "TACHOGRAPH_HUB"
@@ -79,7 +80,8 @@ def _shown(source: RunSource, options: argparse.Namespace) -> int:
     except HubRefused as error:
         return _fail(str(error), WRONG_USAGE)
     except Away as error:
-        return _fail(str(error), FAILED)
+        more = "" if options.store else f"; --store {store(os.environ)} shows a run that has ended"
+        return _fail(f"{error}{more}", FAILED)
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # the border to another version's answers
         return _fail(f"what {source.where} says is not understood: {type(error).__name__}: {error}", FAILED)
     finally:
