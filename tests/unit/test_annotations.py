@@ -67,7 +67,7 @@ def test_tags_notes_and_a_name_are_kept(capsys: pytest.CaptureFixture[str]) -> N
     ("arguments", "said"),
     [
         (("tag", "a/rum", "--add", "x"), "there is no run 'a/rum' in {}: did you mean 'a/run'?"),
-        (("tag", "a", "--add", "x"), "there is no run 'a' in {}: did you mean 'a/run'?"),
+        (("tag", "ano", "--add", "x"), "there is no run 'ano' in {}: did you mean 'another'?"),
         (("tag", "a/run"), "say which tags: --add NAME, --remove NAME"),
         (("tag", "a/run", "--remove", "beast"), "the run 'a/run' has no tag 'beast': it has 'best'"),
         (("tag", "a/run", "--add", "x", "--remove", "x"), "the tag 'x' is to be added and removed: give it once"),
