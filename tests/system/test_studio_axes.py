@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from browser import Tab, chromium, tab
+from browser import Tab, tab
 from recorded_runs import DEFINITION, POINT, record
 from studio import studio
 
@@ -17,13 +17,6 @@ pytest.importorskip("uvicorn")
 
 TIME_NS = 1.7e18
 BESIDE = TIME_NS + 256  # the next number that a double can be
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Run Chromium."""
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +30,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     record(folder / "store", "run", wrong, *points)
     with studio(folder) as served:
         yield served.url
-
-
-@pytest.fixture
-def page(browser: Any, url: str) -> Iterator[Tab]:
-    """Open a tab; the browser may complain of nothing."""
-    with tab(browser, url) as found:
-        yield found
-    assert found.complaints == []
 
 
 @pytest.fixture(scope="module")

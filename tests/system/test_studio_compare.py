@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from browser import Tab, chromium, tab
+from browser import Tab, tab
 from hub_requests import logs, rank
 from many_runs import sweep
 from recorded_runs import DEFINITION, points, record
@@ -33,13 +33,6 @@ CONTRASTS = """colours => {
   const surface = luminance(getComputedStyle(document.documentElement).getPropertyValue("--surface"));
   return colours.map(luminance).map((each) => (Math.max(each, surface) + 0.05) / (Math.min(each, surface) + 0.05));
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Return a browser."""
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

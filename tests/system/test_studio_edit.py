@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from browser import Tab, chromium, tab
+from browser import Tab, tab
 from recorded_runs import points, record
 from studio import alone
 from tachograph import runs
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Return a browser."""
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from browser import Tab, chromium, tab
+from browser import Tab, tab
 from hub_requests import SECOND, logs, rank
 from launches import run
 from programs import write
@@ -92,21 +92,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     record(folder, "calls", CALLS)
     with studio(folder, TACHOGRAPH_TRACE_URL="https://traces.example/trace/{trace_id}?from=studio") as served:
         yield served.url
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Run Chromium."""
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture
-def page(browser: Any, url: str) -> Iterator[Tab]:
-    """Open a tab; the browser may complain of nothing."""
-    with tab(browser, url) as found:
-        yield found
-    assert found.complaints == []
 
 
 def faults(page: Tab, run: str) -> list[tuple[str, str]]:

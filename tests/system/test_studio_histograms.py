@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from browser import Tab, chromium, tab
+from browser import Tab, tab
 from hub_requests import SECOND, START
 from recorded_runs import Recorded, points, record, record_histograms
 from studio import studio
@@ -21,13 +21,6 @@ pytest.importorskip("uvicorn")
 STEADY = [0.2 + 0.0002 * place for place in range(100)]
 SLOW = [0.03 + value for value in STEADY]
 FUNCTIONS = 6
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Run Chromium."""
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

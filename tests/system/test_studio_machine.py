@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from browser import Tab, chromium, tab
+from browser import Tab
 from recorded_runs import points, record
 from studio import studio
 from watched_week import store_week
@@ -23,21 +22,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     record(folder / "store", "none", *points([1.0, 2.0]))
     with studio(folder) as served:
         yield served.url
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Run Chromium."""
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture
-def page(browser: Any, url: str) -> Iterator[Tab]:
-    """Open a tab; the browser may complain of nothing."""
-    with tab(browser, url) as found:
-        yield found
-    assert found.complaints == []
 
 
 def test_the_machine_is_said_in_words(page: Tab) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 
 import tachograph.runs
-from browser import NARROW, WIDE, Tab, chromium, tab
+from browser import NARROW, WIDE, Tab, tab
 from recorded_runs import DEFINITION, POINT, points, spoil
 from recorded_runs import record as store_run
 from studio import record, studio
@@ -67,13 +67,6 @@ process_batch(range(40))
 RUN = "example"
 EVIL = "<img src=x onerror=alert(1)>'\"; DROP TABLE block;--/../../é😀%2F?#&"
 SHELL_EVIL = EVIL.replace("'", "'\\''")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Run Chromium."""
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from browser import NARROW, WIDE, Tab, chromium, tab
+from browser import NARROW, WIDE, Tab, tab
 from hub_requests import SECOND, START, Clock, histogram, logs, metrics, number, rank
 from hubs import PROTOBUF, ask, command
 from recorded_runs import DEFINITION, POINT, points
@@ -46,13 +46,6 @@ def train_step(step):
 for step in range(50):
     train_step(step)
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Run Chromium."""
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -138,14 +131,6 @@ def _lossy(store: Path) -> None:
         hub.receive_metrics(metrics(rank(at, run="lossy"), *sent, scope="tachograph"))
     hub.receive_logs(logs(rank(2, run="lossy"), *points([1.0, 2.0]), seqs=[3, 6]))
     hub.close()
-
-
-@pytest.fixture
-def page(browser: Any, url: str) -> Iterator[Tab]:
-    """Open a tab; the browser may complain of nothing."""
-    with tab(browser, url) as found:
-        yield found
-    assert found.complaints == []
 
 
 def of_rank(number: int) -> float:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from json import dumps
 from pathlib import Path
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import tachograph.studio
-from browser import Tab, chromium, tab
+from browser import Tab, tab
 from hub_requests import logs, rank
 from hubs import PROTOBUF, ask, command
 from programs import environment, write
@@ -35,13 +34,6 @@ for epoch in cf.progress(range(60)):
     time.sleep(0.1)
 sys.stdin.read()
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Run Chromium."""
-    with chromium() as found:
-        yield found
 
 
 def send(url: str, begin: int, end: int) -> None:

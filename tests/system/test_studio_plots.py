@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from browser import Tab, chromium, tab
+from browser import Tab, tab
 from hub_requests import SECOND, START, logs, rank
 from recorded_runs import DEFINITION, POINT, points, record
 from studio import studio
@@ -52,13 +52,6 @@ def of_rank(at: int, x: int) -> float:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Run Chromium."""
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Serve a run with values each second, half an epoch apart, and one of many points."""
     folder = tmp_path_factory.mktemp("charts")
@@ -82,14 +75,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         record(store, "pair", *((DEFINITION, {"metric": name, "group": "pair"}) for name in "ab"), *two, number=at)
     with studio(folder) as served:
         yield served.url
-
-
-@pytest.fixture
-def page(browser: Any, url: str) -> Iterator[Tab]:
-    """Open a tab; the browser may complain of nothing."""
-    with tab(browser, url) as found:
-        yield found
-    assert found.complaints == []
 
 
 def ends(page: Tab, title: str, axis: str = "x") -> list[float]:

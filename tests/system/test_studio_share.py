@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from browser import chromium, tab
+from browser import tab
 from hub_requests import logs, rank
 from hubs import serving
 from recorded_runs import Recorded, points, record, record_histograms
@@ -50,13 +50,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     hub.close()
     store_week(store, "week")
     return store
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Run Chromium."""
-    with chromium() as found:
-        yield found
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from browser import Tab, chromium, tab
+from browser import Tab, tab
 from page_states import PATHS, served_states
 
 pytest.importorskip("uvicorn")
@@ -24,13 +24,6 @@ THERE = {"empty": ".run-title", "gone": ".empty h1", "no-metric": ".find button"
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Serve a run for each state."""
     with served_states(tmp_path_factory.mktemp("states")) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Run Chromium."""
-    with chromium() as found:
         yield found
 
 

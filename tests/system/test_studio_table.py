@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from browser import Tab, chromium, tab
+from browser import Tab, tab
 from many_runs import sweep
 from recorded_runs import points, record
 from studio import Alone, alone
@@ -20,13 +20,6 @@ from tachograph.runs.store import path_of
 MANY = 300
 ODD = '<img src=x onerror=alert(1)> "weird" 🦊/' + "long" * 12
 SIZES = {"wide": (1440, 900), "middle": (1024, 800), "phone": (390, 844)}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Return a browser."""
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
