@@ -44,7 +44,13 @@ class Training:
         self.journal = Journal(self.registry)
         self.device = Device()
         self.modules: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        self.anatomy = AnatomyOfSteps(self.registry, self.journal)
+        self.later, self.hours = 0.0, 0  # seconds that have passed beside the real ones; how far the wall clock was set
+        self.anatomy = AnatomyOfSteps(
+            self.registry,
+            self.journal,
+            clock=lambda: time.monotonic() + self.later,
+            wall_clock=lambda: time.time_ns() + self.hours * 3600 * SECOND,
+        )
         self.series = self.anatomy.series
         self.now = time.perf_counter_ns() - 1000 * SECOND
 
@@ -174,12 +180,10 @@ def test_the_end_waits_for_a_fold_that_has_taken_the_last_marks(training: Traini
     assert [said["steps"] for said in training.events()] == [60]
 
 
-def test_a_wall_clock_that_is_set_moves_nothing(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wall_clock_that_is_set_moves_nothing(training: Training) -> None:
     """Begin and end of the steps stay on one clock: an hour more or less between two events is in neither."""
     lane, told = training.lane(), list[dict[str, Any]]()
-    real = time.time_ns
-    for hour in (0, 1, -1):
-        monkeypatch.setattr(time, "time_ns", lambda hour=hour: real() + hour * 3600 * SECOND)
+    for training.hours in (0, 1, -1):
         for _ in range(20):
             training.step(lane)
         training.series.fold()
@@ -282,14 +286,13 @@ def test_figures_that_cannot_be_read() -> None:
     assert [repr(error) for error in errors] == ["KeyError('backward_comm_time')"]
 
 
-def test_a_verdict_of_the_rank_itself(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verdict_of_the_rank_itself(training: Training) -> None:
     """A starved program has the gauge and an event; once its batches have come in time, the gauge is at zero again."""
-    lane, now = training.lane(), time.monotonic()
-    monkeypatch.setattr("tachograph.diagnosis.anatomy_series.time.monotonic", lambda: now)
+    lane = training.lane()
     for data in (20, 20, 20, *(0,) * 40):
         for _ in range(50):
             training.step(lane, data)
-        now += 10.5
+        training.later += 10.5
         training.series.tick()
         if data:
             assert training.values("tachograph.verdict") == {("input_bound",): 2}

@@ -79,11 +79,11 @@ class _Record(NamedTuple):
 class _Followed:
     """A lane, as it is folded."""
 
-    def __init__(self, lane: Lane, registry: Registry) -> None:
+    def __init__(self, lane: Lane, registry: Registry, now: int) -> None:
         self.lane, self.machine = lane, StepMachine()
         self.more: dict[str, str] = {}
         # One difference of the two clocks for good: a wall clock that is set moves nothing.
-        self.epoch = time.time_ns() - time.perf_counter_ns()
+        self.epoch = now - time.perf_counter_ns()
         self.told = -1.0  # when its last event was logged, in seconds on the monotonic clock
         self.steps_told = -1
         self.saved = 0  # checkpoints that were told
@@ -172,17 +172,28 @@ class StepSeries:
         anatomy: has the marks.
         registry: takes the series.
         journal: takes the events.
+        clock: seconds, monotonic.
+        wall_clock: nanoseconds since the epoch.
     """
 
-    def __init__(self, anatomy: Anatomy, registry: Registry, journal: Journal) -> None:
+    def __init__(
+        self,
+        anatomy: Anatomy,
+        registry: Registry,
+        journal: Journal,
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], int],
+    ) -> None:
         self._anatomy, self._registry, self._journal = anatomy, registry, journal
+        self._clock, self._wall_clock = clock, wall_clock
         self._followed: dict[int, _Followed] = {}
         self._main: _Followed | None = None
         self._folding = threading.Lock()
         self._task: timer.Task | None = None
         self._looks: deque[tuple[float, dict[str, Any]]] = deque(maxlen=_MOST_LOOKS)
         self._verdicts: dict[str, int] = {}
-        self._judged = time.monotonic()
+        self._judged = clock()
         journal.last_words.append(self._last_words)
         anatomy.stepping = self._begin
         at_fork("anatomy", in_child=self._reset_in_child)
@@ -221,7 +232,7 @@ class StepSeries:
             for key, lane in list(self._anatomy.lanes.items()):
                 followed = self._followed.get(key)
                 if followed is None or followed.lane is not lane:
-                    followed = self._followed[key] = _Followed(lane, self._registry)
+                    followed = self._followed[key] = _Followed(lane, self._registry, self._wall_clock())
                 self._fold_lane(followed, pace or _at_once)
         finally:
             self._folding.release()
@@ -281,7 +292,7 @@ class StepSeries:
         main = self._main
         if main is None:
             return
-        now = time.monotonic()
+        now = self._clock()
         totals = main.machine.totals()
         begun = (totals.end - main.machine.first) / _SECOND
         every = _OFTEN if begun < _AT_FIRST else _SELDOM
@@ -297,7 +308,7 @@ class StepSeries:
         if allocated is not None:
             main.metric(MEMORY_ALLOCATED)(allocated)
         said = self._attributes(main, totals, memory, allocated)
-        self._journal.append(EVENT, time.time_ns(), said)
+        self._journal.append(EVENT, self._wall_clock(), said)
         self._judge(said, now, last=last)
 
     def _judge(self, said: dict[str, Any], now: float, *, last: bool) -> None:
@@ -318,7 +329,7 @@ class StepSeries:
             if level != self._verdicts.get(name, 0):
                 self._registry.group(OWN_GROUP).own(VERDICT).record(level, {"verdict": name})
                 if level:
-                    self._journal.append(VERDICT_EVENT, time.time_ns(), _told(found[name]))
+                    self._journal.append(VERDICT_EVENT, self._wall_clock(), _told(found[name]))
             self._verdicts[name] = level
 
     @staticmethod
@@ -419,12 +430,21 @@ class AnatomyOfSteps:
     Args:
         registry: takes the series, and counts errors of ours.
         journal: takes the events.
+        clock: seconds, monotonic.
+        wall_clock: nanoseconds since the epoch.
     """
 
-    def __init__(self, registry: Registry, journal: Journal) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        journal: Journal,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], int] = time.time_ns,
+    ) -> None:
         self._registry, self._log_once = registry, LogOnce()
         self.anatomy = Anatomy(self._failed)
-        self.series = StepSeries(self.anatomy, registry, journal)
+        self.series = StepSeries(self.anatomy, registry, journal, clock=clock, wall_clock=wall_clock)
 
     def _failed(self, error: Exception) -> None:
         self._registry.count_error("anatomy")
