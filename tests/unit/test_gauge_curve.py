@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import Counter
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -228,6 +228,46 @@ def test_threads_lose_no_value() -> None:
     assert max(rows[5::COLUMNS]) == 199_999.0
 
 
+def test_threads_lose_no_value_of_many_series() -> None:
+    """Points of many series are taken while two threads record: each value is in one, and x never goes back."""
+    sources = PointSources(lambda _error: None)
+    sources.wanted = True
+    curves = GaugeCurves(sources, clock=lambda: time.monotonic() * 5000)  # an interval takes two milliseconds
+    made = [LastValue(SeriesLosses("loss")) for _ in range(FEW + 1)]
+    for number, gauge in enumerate(made):
+        curves.follow(gauge, (f"loss.{number}", "", ""), ())
+    for _ in range(FIRST):
+        for gauge in made:
+            gauge.record(0.5)
+    taken = list(curves.take(everything=True))
+
+    def work() -> None:
+        for number in range(2000):
+            for gauge in made:
+                gauge.record(float(number))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        taken += curves.take(everything=False)
+    assert any(each.__class__ is OnePoint for each in taken)
+    taken += curves.take(everything=True)
+    for tables in by_metric(taken):
+        assert sum(sum(each.more.get("count", [1] * each.size)) for each in tables) == FIRST + 4000
+        x = [place for each in tables for place in each.x]
+        assert x == sorted(set(x))
+        assert x[-1] == FIRST + 3999
+
+
+def by_metric(taken: list[PackedPoints | OnePoint]) -> list[list[PackedPoints]]:
+    """Return the points of each metric."""
+    found: dict[str, list[PackedPoints]] = {}
+    for points in taken:
+        found.setdefault(points.packed().metrics[0], []).append(points.packed())
+    return [*found.values()]
+
+
 def test_a_signal_handler_may_record_and_take_in_the_middle() -> None:
     """A handler of the same thread neither waits for ever nor loses a value."""
     made = Made()
@@ -322,9 +362,14 @@ def test_series_that_rest_leave_their_turn_to_others() -> None:
         if second == 30:
             taken.clear()
         taken += curves.take(everything=False)
-    points = Counter(each.packed().metrics[0] for each in taken)
+    points = by_metric(taken)
     assert len(points) == len(at_work)
-    assert set(points.values()) <= {2, 3}
+    assert {len(each) for each in points} <= {2, 3}
+    for _ in range(20):  # now they rest, too: all that they have still leaves
+        now += 1.0
+        taken += curves.take(everything=False)
+    assert {each[-1].x[-1] for each in by_metric(taken)} == {FIRST + 60 * 20}
+    assert {curve.next for curve in followed} == {math.inf}
     made[0].record(0.75)  # one that has rested
     assert followed[0].next <= now
     assert any(each.packed().metrics[0] == "loss.0" for each in curves.take(everything=False))

@@ -215,9 +215,14 @@ class GaugeCurve:
             values, singly, due, held, points = self._state
             if singly > 0 or points or now < due or not switch.on:
                 return None
-            if self._settle(now, 0):
-                self._shown = now
             buffer = self.buffer
+            room = 0
+            if buffer and ATOMIC and not self.gauge.followed:  # for as many as come between two looks at the clock
+                since = buffer[-1] - due + interval
+                room = min(int(sum(buffer[3::STRIDE]) * _LONG_GLANCE / since), _ROOM) if since > _LONG_GLANCE else 0
+            if self._settle(now, room):
+                self._shown = now
+            self._glanced = now if room else self._glanced
             entries = buffer[:_LITTLE]
             if not entries or len(buffer) > _LITTLE or self.late:
                 return None
@@ -228,7 +233,10 @@ class GaugeCurve:
             # No call in these lines, as in a fold.
             del buffer[:taken]
             self._state = state
-            self._wait_for_more()
+            if room:
+                self.next = self._next_due()
+            else:
+                self._wait_for_more()
             return found
 
     def _next_due(self) -> float:
