@@ -27,7 +27,10 @@ from tachograph.runs.recorded import event_of
 FLOATS = st.floats(allow_nan=False) | st.just(math.nan)  # JSON knows one NaN only
 DATA = st.dictionaries(
     st.text().filter(lambda key: not key.startswith("tachograph.")),  # a key of ours has our value
-    st.one_of(st.text(), st.integers(), st.booleans(), FLOATS, st.lists(st.integers(-(2**70), 2**70))),
+    st.one_of(
+        *(st.text(), st.integers(), st.booleans(), FLOATS, st.lists(st.integers(-(2**70), 2**70))),
+        *(st.tuples(st.text()), st.dictionaries(st.text(), st.text())),
+    ),
     max_size=4,
 )
 
@@ -75,8 +78,10 @@ def expected(value: Any) -> Any:
     """Return what a receiver gets of a value."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [expected(part) for part in value]
+    if isinstance(value, dict):
+        return {expected(key): expected(part) for key, part in value.items()}
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return str(value)
     return value

@@ -116,7 +116,7 @@ class GaugeCurve:
             self.fold()
         if ATOMIC and not self.late and not gauge.followed and (self._state.singly <= 0 or not self._wanted()):
             glance = _GLANCE if self._curves.interval() == INTERVAL else _LONG_GLANCE
-            room = int(count * glance / since) if since >= glance else 2 * count
+            room = int(count * glance / since) if since >= glance else 4 * count
             self._settle(now, min(room, _ROOM))
 
     def _wanted(self) -> bool:

@@ -85,13 +85,7 @@ class PackedPoints(NamedTuple):
 
     def record(self) -> dict[str, AttributeValue]:
         """Return all of them as the attributes of one record."""
-        found: dict[str, Any] = {"metric": self.metrics, "group": self.group, "n": len(self.times)}
-        if self.attributes:
-            found["attributes"] = dict(self.attributes)
-        if self.units:
-            found["units"] = self.units
-        if self.branch:
-            found["branch"] = self.branch
+        found = _named(self, self.metrics, len(self.times))
         if self.execution is not None:
             found["execution"] = self.execution
         columns = {"time": self.times, "x": self.x, "value": self.values, **self.more}
@@ -115,6 +109,18 @@ class PackedPoints(NamedTuple):
                 more = {name: column[row] for name, column in columns.items()}
                 found |= {name: told for name, told in more.items() if isfinite(told) and (told or name != "nonfinite")}
             yield place, self.times[row], found
+
+
+def _named(of: PackedPoints | PointHead, metrics: tuple[str, ...], rows: int) -> dict[str, Any]:
+    """Return the attributes that tell whose points they are."""
+    found: dict[str, Any] = {"metric": metrics, "group": of.group, "n": rows}
+    if of.attributes:
+        found["attributes"] = dict(of.attributes)
+    if of.units:
+        found["units"] = of.units
+    if of.branch:
+        found["branch"] = of.branch
+    return found
 
 
 def _little_endian(column: Any) -> bytes:
@@ -180,7 +186,7 @@ class OnePoint(Mapping[str, AttributeValue]):
 
     def constants(self) -> dict[str, AttributeValue]:
         """Return the attributes that are the same for each point of the curve."""
-        return {key: each for key, each in self.packed().record().items() if key not in ONE_COLUMNS}
+        return _named(self.head, (self.head.metric,), 1)
 
     def apart(self) -> Iterator[tuple[int, int, dict[str, AttributeValue]]]:
         """Yield it as :meth:`PackedPoints.apart` does."""

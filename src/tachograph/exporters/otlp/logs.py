@@ -42,6 +42,7 @@ _SPAN = Struct("<BI2s16s2s8s")  # flags, 8; trace_id, 9; span_id, 10
 _KEY, _VALUE = b"\x0a", b"\x12"  # of KeyValue, 1 and 2
 _STRING, _INT = b"\x0a", b"\x18"  # of AnyValue, 1 and 3
 _BYTES = b"\x3a"  # AnyValue.bytes_value, 7
+_ARRAY, _PAIRS, _EACH = b"\x2a", b"\x32", b"\x0a"  # AnyValue.array_value and kvlist_value, 5 and 6; their values, 1
 _DOUBLE, _DOUBLE_VALUE = Struct("<Bd"), 0x21  # AnyValue.double_value, 4
 # Most strings and small numbers are the same in each event: they are kept encoded.
 _KEPT, _SHORT, _MANY = 1024, 256, 16
@@ -208,10 +209,20 @@ def _text(value: str) -> bytes:
     return value.encode("utf-8", "replace")  # a lone surrogate becomes a question mark
 
 
+def _text_value(value: str) -> bytes:
+    return _field(_STRING, _text(value))
+
+
 def _attribute(key: str, value: bytes) -> bytes:
-    named = _text(key)
-    pair = b"".join([_KEY, varint(len(named)), named, _VALUE, varint(len(value)), value])
-    return b"".join([_ATTRIBUTE, varint(len(pair)), pair])
+    return _field(_ATTRIBUTE, _pair(key, value))
+
+
+def _pair(key: str, value: bytes) -> bytes:
+    return _field(_KEY, _text(key)) + _field(_VALUE, value)
+
+
+def _field(tag: bytes, value: bytes) -> bytes:
+    return b"".join((tag, varint(len(value)), value))
 
 
 @lru_cache(_KEPT)
@@ -237,18 +248,18 @@ def _before_bytes(key: str, size: int) -> bytes:
 
 @lru_cache(_KEPT)
 def _strings(key: str, pairs: tuple[tuple[str, str], ...]) -> bytes:
-    return _any(key, dict(pairs))
+    held = b"".join([_field(_EACH, _pair(str(named), _text_value(value))) for named, value in pairs])
+    return _attribute(key, _field(_PAIRS, held))
 
 
 @lru_cache(_KEPT)
 def _one_string(key: str, value: str) -> bytes:
-    return _any(key, (value,))
+    return _attribute(key, _field(_ARRAY, _field(_EACH, _text_value(value))))
 
 
 @lru_cache(_KEPT)
 def _string(key: str, value: str) -> bytes:
-    encoded = _text(value)
-    return _attribute(key, _STRING + varint(len(encoded)) + encoded)
+    return _attribute(key, _text_value(value))
 
 
 @lru_cache(_KEPT)
