@@ -150,16 +150,19 @@ def test_a_restart_says_how_the_attempt_before_ended(tmp_path: Path) -> None:
     assert fault["place"]["time"] >= clock.now
 
 
-def test_a_program_after_one_that_ended_well_is_no_restart(tmp_path: Path) -> None:
-    """Programs one after the other in a run are no fault."""
+def test_a_hang_that_lasts_is_told_as_one(tmp_path: Path) -> None:
+    """While the run goes on it stands still; it stood still once it is over, or the run."""
     clock = Clock()
     hub = Hub(tmp_path, run="run", clock=clock)
-    for pid in (100, 200):
-        whole = [("tachograph.process.start", {}), *points([1.0]), ("tachograph.process.end", {"reason": "exit"})]
-        hub.receive_logs(logs(rank(0, pid=pid), *whole, stream=str(pid), time=clock.now))
-        clock.forward(60)
+    told = {"hang.number": 1, "hang.grade": "hang", "hang.text": "rank 1 stands", "hang.began": START}
+    hub.receive_logs(logs(rank(0), ("tachograph.process.start", {}), ("tachograph.hang", told)))
+    hub.tick()
+    (fault,) = faults(tmp_path, now=clock.now)["faults"]
+    assert fault["title"] == "The job stands still"
+    over = ("tachograph.hang", {**told, "hang.ended": START + 7 * SECOND})
+    hub.receive_logs(logs(rank(0), over, first=3))
     hub.close()
-    assert faults(tmp_path, now=clock.now)["faults"] == []
+    assert "The job stood still for 7 s" in [each["title"] for each in faults(tmp_path, now=clock.now)["faults"]]
 
 
 def test_losses_are_told_by_reason_and_destination(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples import examples
-from hub_requests import SECOND, START, Clock, logs, only, rank
+from hub_requests import SECOND, START, Clock, histogram, logs, metrics, only, rank
 from places import TESTS
 from tachograph import runs
 from tachograph.exporters.otlp.logs import log_requests
@@ -534,6 +534,23 @@ def test_a_stats_views_are_curves(hub: Hub, tmp_path: Path) -> None:
     assert [(branch, value) for branch, _, value in xs(tmp_path, "load.count")] == [(0, 3.0)] * 3
     assert [x for _, x, _ in xs(tmp_path, "load.mean")] == [pytest.approx(5 + seq / 1e9, abs=1e-9) for seq in (2, 3, 4)]
     assert len(list(run.events("torch.monitor.Stat"))) == 3
+
+
+def test_a_stats_views_have_its_unit_over_seconds(hub: Hub, tmp_path: Path) -> None:
+    """Its events tell no unit; that of its histogram is theirs, on the page and in Python."""
+    hub.receive_logs(logs(rank(0), BEGIN, ("torch.monitor.Stat", {"load.mean": 0.5, "load.count": 3})))
+    hub.receive_metrics(metrics(rank(0), histogram("load", [1, 2, 0], unit="By"), scope="torch.monitor"))
+    hub.close()
+    assert {each.metric: each.units for each in runs.open("run", tmp_path).curves()} == {
+        "load.mean": "By",
+        "load.count": "",
+    }
+    with look(RunFile(path_of(tmp_path, "run"))) as reading:
+        drawn = charts(reading, curves(reading))
+    assert [(each["x"]["units"], [scale["units"] for scale in each["scales"]]) for each in drawn] == [
+        ("s", ["By"]),
+        ("s", [None]),
+    ]
 
 
 def test_doors_do_not_take_each_others_curves(hub: Hub, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tachograph.identity.program import program_name
@@ -45,10 +44,6 @@ class MemberStart(NamedTuple):
         """Tell whether nothing was received for so long that a hub would take the start for lost."""
         return now - self.last > longest_silence(self.interval) + _WRITTEN_WITHIN
 
-    def repeats(self, before: MemberStart) -> bool:
-        """Tell whether it does an earlier start again: after one that came to its own end it is another program."""
-        return before.ended != "exit" or self.restart != before.restart
-
 
 class Member(NamedTuple):
     """A process of a run.
@@ -79,11 +74,6 @@ class Member(NamedTuple):
     def newest(self) -> MemberStart:
         """Its last start."""
         return self.starts[-1]
-
-    @property
-    def restarts(self) -> int:
-        """How often it went on after an earlier start."""
-        return sum(later.repeats(before) for before, later in pairwise(self.starts))
 
     def lost(self, now: int, *, written: bool) -> bool:
         """Tell whether its last start fell silent without an announced end.

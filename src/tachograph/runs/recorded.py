@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
+from tachograph.recording.own_metrics import TORCH_MONITOR
 from tachograph.recording.packed_points import INTERVALS, ODD
 from tachograph.recording.points import Attributes, AttributeValue
 from tachograph.runs.blocks import ODD_VALUES, PAIR, THINNED, Block, Raw, unpack
@@ -192,6 +193,25 @@ class CurveSummary(NamedTuple):
     last: Moment | None
     min: Moment | None
     max: Moment | None
+
+
+def stat_units(rows: Callable[..., Iterable[Sequence[Any]]]) -> dict[str, str]:
+    """Return the units of each Stat, by its name.
+
+    Args:
+        rows: returns the rows of a query.
+    """
+    named = "SELECT name, unit FROM series WHERE scope = ? AND shape = 'histogram' AND unit != ''"
+    return dict(map(tuple, rows(named, TORCH_MONITOR)))
+
+
+def stat_definition(metric: str, units: Mapping[str, str]) -> dict[str, AttributeValue]:
+    """Return the definition of a curve of a Stat, whose events have none: over seconds, in the Stat's units."""
+    name, _, of = metric.rpartition(".")
+    found: dict[str, AttributeValue] = {"metric": metric, "x_units": "s"}
+    if name in units and of != "count":
+        found["units"] = units[name]
+    return found
 
 
 def thinned_curves(rows: Callable[..., Iterable[Sequence[Any]]]) -> int:

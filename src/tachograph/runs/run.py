@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tachograph.recording.own_metrics import TORCH_MONITOR
 from tachograph.recording.points import AttributeValue
 from tachograph.runs._curve_points import CurvePoints
 from tachograph.runs.blocks import Bucket, thin
@@ -42,6 +43,8 @@ from tachograph.runs.recorded import (
     RecordedMetric,
     metric_of,
     row_of,
+    stat_definition,
+    stat_units,
     thinned_curves,
 )
 from tachograph.runs.recorded_series import (
@@ -218,6 +221,7 @@ class Run:
             LookupError: there is no such metric, or no curve of it in this rank.
         """
         found = []
+        units = stat_units(self._file.rows)
         for number, metric, group, attributes, execution, stream, resource, about in self._file.rows(
             "SELECT curve.id, curve.metric, curve.scope, attributes, curve.execution, stream.name, resource, about"
             " FROM curve JOIN stream ON stream.id = curve.stream JOIN process ON process.id = process"
@@ -225,6 +229,8 @@ class Run:
             " AND definition.scope = curve.scope AND definition.metric = curve.metric ORDER BY curve.id"
         ):
             definition = mapping(about) if about else {}
+            if group == TORCH_MONITOR and "." not in stream:
+                definition = {**stat_definition(metric, units), **definition}
             place = rank_of(mapping(resource))
             found.append(Curve(metric, group, pairs(attributes), place, execution, stream, definition, number))
         wanted = [each for each in found if name in (None, each.metric) and rank in (None, each.rank)]

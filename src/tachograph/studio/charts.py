@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
+from tachograph.recording.own_metrics import TORCH_MONITOR
 from tachograph.runs.file import Look
 from tachograph.runs.members import mapping, pairs, rank_of
+from tachograph.runs.recorded import stat_definition, stat_units
 from tachograph.runs.spread import extremes, unpacked
 from tachograph.runs.window import Drawing, stretches
 from tachograph.runs.x_axis import XAxis
@@ -81,6 +83,7 @@ def curves(look: Look, named: str | None = None) -> list[Drawn]:
         )
     }
     found = []
+    units = stat_units(look.rows)
     gauges = set[int]()
     for number, stream, execution, group, metric, attributes in look.rows(
         f"SELECT id, stream, execution, scope, metric, attributes FROM curve {where} ORDER BY id",  # noqa: S608
@@ -88,6 +91,8 @@ def curves(look: Look, named: str | None = None) -> list[Drawn]:
     ):
         about, time = said.get((stream, execution, group, metric), ({}, 0))
         start, rank, packed = streams.get(stream, (0, None, False))
+        if group == TORCH_MONITOR and not packed:
+            about = {**stat_definition(metric, units), **about}
         found.append(Drawn(number, metric, group, pairs(attributes), rank, execution, start, about, time, "", packed))
         if packed:
             gauges.add(number)

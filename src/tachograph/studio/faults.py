@@ -85,7 +85,7 @@ def faults(look: Look, now: int, *, written: bool) -> tuple[list[Fault], dict[st
         _ended(look, end, found, job, places),
         _lost(job, places, now, written=written),
         _nonfinite(look, drawn),
-        _hangs(look, places),
+        _hangs(look, end, places),
         _slow(look, end, now),
         _restarts(look, job, places),
         _dropped(look),
@@ -321,12 +321,13 @@ def _unfinite(one: _First, some: Iterable[_First], amount: int) -> Fault:
     return Fault("nonfinite", title, "; ".join(parts), one.time, curve.rank, place)
 
 
-def _hangs(look: Look, places: _Places) -> list[Fault]:
+def _hangs(look: Look, end: Ending, places: _Places) -> list[Fault]:
     """Return the times at which the job stood still, or a rank of it died, as the doctor has told them."""
     found = []
     for each in incidents(look):
         began, ranks = each["began"], each["ranks"]
-        title = "A rank died, and the others waited" if each["grade"] == "died" else "The job stood still"
+        stands = "stands" if end.state == "running" and not each["ended"] else "stood"
+        title = "A rank died, and the others waited" if each["grade"] == "died" else f"The job {stands} still"
         lasted = f" for {_duration(each['ended'] - began)}" if each["ended"] and each["grade"] != "died" else ""
         rank = ranks[0] if len(ranks) == 1 else None
         found.append(Fault("hang", f"{title}{lasted}", each["text"], began, rank, places.before(began, rank)))
@@ -352,17 +353,15 @@ def _restarts(look: Look, job: Sequence[Member], places: _Places) -> list[Fault]
             "SELECT process, pid, restart, type, message FROM failure"
         )
     }
-    found: list[Fault] = []
+    found = []
     for turn in range(1, max((len(one.starts) for one in job), default=1)):
-        again = [one for one in job if len(one.starts) > turn and one.starts[turn].repeats(one.starts[turn - 1])]
-        if not again:
-            continue
+        again = [one for one in job if len(one.starts) > turn]
         time = min(one.starts[turn].first for one in again)
         since = max(one.starts[turn - 1].last for one in again)  # points are recorded before the first export
         why = [said for one in again if (said := _before(one, one.starts[turn - 1], raised))]
         who = _listed([_who(one) for one in again])
         rank = again[0].rank
-        title = f"Restart {len(found) + 1}: {who} began again"
+        title = f"Restart {turn}: {who} began again"
         found.append(
             Fault(
                 "restart", title, _listed(why, "; "), time, rank if len(again) == 1 else None, places.after(since, rank)

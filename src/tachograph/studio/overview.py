@@ -270,7 +270,7 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
         "seconds": max(0, last - started) / SECOND,
         "ranks": len({each.rank for each in found} - {None}),
         "processes": sum(each.role != NODE for each in found),
-        "restarts": max((each.restarts for each in found), default=0),
+        "restarts": max((len(each.starts) - 1 for each in found), default=0),
         "points": points_in(reading.rows),
         "thinned": thinned_curves(reading.rows),
         "bytes": _size(reading.file.path),

@@ -58,5 +58,5 @@ function table(ranks, guilty) {
       ...each.stacks.map(([name, lines]) => element("pre", { text: `${name}\n${lines.map((line) => `  ${line}`).join("\n")}` })))),
     element("td", { text: each.operation || "–" })));
   if (first.length > MOST) rows.push(element("tr", {}, element("td", { colspan: "5", class: "quiet", text: `and ${first.length - MOST} more ranks` })));
-  return tabular(headRow(["Rank", "State", "For", "Line", "Operation"]), element("tbody", {}, ...rows));
+  return tabular(headRow([["Rank", "number"], "State", ["For", "number"], "Line", "Operation"]), element("tbody", {}, ...rows));
 }
