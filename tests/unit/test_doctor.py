@@ -93,6 +93,12 @@ class Job:
         """The verdict that lasts."""
         return None if self.doctor.open is None else self.doctor.open.verdict
 
+    @property
+    def told(self) -> HangVerdict:
+        """The same, where there must be one."""
+        assert self.verdict is not None
+        return self.verdict
+
 
 def entry(number: int, name: str = "all_reduce", sizes: str = "[[4]]") -> list[Any]:
     """Return an operation that has not ended."""
@@ -162,8 +168,7 @@ def test_busy_is_late(tmp_path: Path) -> None:
 
     job.run(60, lambda: job.pulse(0, 30, entry=entry(30)), compute)
     assert {each.verdict.grade for each in job.news} == {"late"}
-    assert job.verdict is not None
-    assert job.verdict.cause == "busy"
+    assert job.told.cause == "busy"
 
 
 def test_a_long_wait_that_ended_well_is_the_measure(tmp_path: Path) -> None:
@@ -176,8 +181,7 @@ def test_a_long_wait_that_ended_well_is_the_measure(tmp_path: Path) -> None:
     job.run(9, lambda: job.pulse(0, 40, entry=entry(40)), lambda: job.pulse(1, 39))
     assert [each.verdict.grade for each in job.news if each.hung] == []
     job.run(7, lambda: job.pulse(0, 40, entry=entry(40)), lambda: job.pulse(1, 39))
-    assert job.verdict is not None
-    assert job.verdict.grade == "hang"
+    assert job.told.grade == "hang"
 
 
 def test_mismatch(tmp_path: Path) -> None:
@@ -186,9 +190,8 @@ def test_mismatch(tmp_path: Path) -> None:
     healthy(job)
     waits = [lambda rank=rank: job.pulse(rank, 30, entry=entry(30)) for rank in (0, 2)]
     job.run(8, *waits, lambda: job.pulse(1, 30, entry=entry(30, "broadcast")))
-    assert job.verdict is not None
-    assert job.verdict.key == ("hang", "mismatch", (1,))
-    assert "rank 1 calls broadcast" in job.verdict.text
+    assert job.told.key == ("hang", "mismatch", (1,))
+    assert "rank 1 calls broadcast" in job.told.text
 
 
 RECEIVES = [["/x/site-packages/torch/distributed/distributed_c10d.py", 7, "recv"], ["/job/train.py", 70, "main"]]
@@ -207,9 +210,8 @@ def test_a_receive_takes_a_number(tmp_path: Path) -> None:
             job.pulse(rank, 30, entry=entry(30))
 
     job.run(10, beat)
-    assert job.verdict is not None
-    assert job.verdict.key == ("hang", "blocked", (1,))
-    assert "at train.py:70 in main. Ranks 0 and 2 wait in all_reduce #30" in job.verdict.text
+    assert job.told.key == ("hang", "blocked", (1,))
+    assert "at train.py:70 in main. Ranks 0 and 2 wait in all_reduce #30" in job.told.text
 
 
 def test_the_sender_holds_up_its_receiver(tmp_path: Path) -> None:
@@ -223,8 +225,7 @@ def test_the_sender_holds_up_its_receiver(tmp_path: Path) -> None:
         job.pulse(2, 30, entry=entry(30))
 
     job.run(10, beat)
-    assert job.verdict is not None
-    assert job.verdict.key == ("hang", "blocked", (1,))
+    assert job.told.key == ("hang", "blocked", (1,))
 
 
 def test_sends_are_progress(tmp_path: Path) -> None:
@@ -252,10 +253,9 @@ def test_spinning(tmp_path: Path) -> None:
         job.pulse(1, 29, gil=0.005 if job.number % 3 else 0.0)  # a busy machine: not each time it waits for the GIL
 
     job.run(20, work)
-    assert job.verdict is not None
-    assert job.verdict.key == ("late", "spinning", (1,))
+    assert job.told.key == ("late", "spinning", (1,))
     job.run(15, work)
-    assert job.verdict.key == ("hang", "spinning", (1,))
+    assert job.told.key == ("hang", "spinning", (1,))
 
 
 @pytest.mark.parametrize(
@@ -278,9 +278,8 @@ def test_long_waits_for_the_gil_are_no_spinning(tmp_path: Path, gil: tuple[float
         job.pulse(1, 29, gil=gil[job.number % 3])
 
     job.run(40, work)
-    assert job.verdict is not None
-    assert job.verdict.cause == cause
-    assert {each.verdict.grade for each in job.news} == {"late"} if cause == "busy" else job.verdict.grade == "hang"
+    assert job.told.cause == cause
+    assert {each.verdict.grade for each in job.news} == {"late"} if cause == "busy" else job.told.grade == "hang"
 
 
 def test_a_collection_of_garbage_is_late(tmp_path: Path) -> None:
@@ -320,9 +319,8 @@ def test_stopped(tmp_path: Path) -> None:
     healthy(job)
     job.process(1, "T")
     job.run(8, lambda: job.pulse(0, 30, entry=entry(30)))
-    assert job.verdict is not None
-    assert job.verdict.key == ("hang", "stopped", (1,))
-    assert "last seen at train.py:40" in job.verdict.text
+    assert job.told.key == ("hang", "stopped", (1,))
+    assert "last seen at train.py:40" in job.told.text
 
 
 def test_died(tmp_path: Path) -> None:
@@ -331,8 +329,7 @@ def test_died(tmp_path: Path) -> None:
     healthy(job)
     (tmp_path / "101" / "stat").unlink()
     job.run(8, lambda: job.pulse(0, 30, entry=entry(30)))
-    assert job.verdict is not None
-    assert job.verdict.key == ("hang", "killed", (1,))
+    assert job.told.key == ("hang", "killed", (1,))
 
 
 def test_the_first_death(tmp_path: Path) -> None:
@@ -440,9 +437,8 @@ def test_gil_held(tmp_path: Path) -> None:
         job.pulse(0, 30, entry=entry(30))
 
     job.run(10, work)
-    assert job.verdict is not None
-    assert job.verdict.key == ("hang", "GIL held", (1,))
-    assert install_command("doctor") in job.verdict.text
+    assert job.told.key == ("hang", "GIL held", (1,))
+    assert install_command("doctor") in job.told.text
 
 
 @pytest.mark.parametrize(
@@ -465,10 +461,9 @@ def test_a_rank_that_is_not_let_compute(tmp_path: Path, state: str, cpu: float, 
         job.pulse(0, 30, entry=entry(30))
 
     job.run(14, work)
-    assert job.verdict is not None
-    assert job.verdict.key == (grade, "GIL held", (1,))
+    assert job.told.key == (grade, "GIL held", (1,))
     job.run(50, work)
-    assert job.verdict.grade == "hang"
+    assert job.told.grade == "hang"
 
 
 def test_heard_is_not_silent(tmp_path: Path) -> None:
@@ -520,11 +515,10 @@ def test_processes_that_cannot_be_seen(tmp_path: Path) -> None:
     job = Job(tmp_path, 2, seen=False)
     healthy(job)
     job.run(20, lambda: job.pulse(0, 30, entry=entry(30)), lambda: job.pulse(1, 29))
-    assert job.verdict is not None
-    assert (job.verdict.grade, job.verdict.cause) == ("late", "blocked")
-    assert "cannot be seen" in job.verdict.text
+    assert (job.told.grade, job.told.cause) == ("late", "blocked")
+    assert "cannot be seen" in job.told.text
     job.run(20, lambda: job.pulse(0, 30, entry=entry(30)), lambda: job.pulse(1, 29))
-    assert job.verdict.key == ("late", "blocked", (1,)) or job.verdict.grade == "hang"
+    assert job.told.key == ("late", "blocked", (1,)) or job.told.grade == "hang"
 
 
 def test_reads_and_writes_that_cannot_be_seen(tmp_path: Path) -> None:
@@ -534,8 +528,7 @@ def test_reads_and_writes_that_cannot_be_seen(tmp_path: Path) -> None:
         job.process(rank, readable=False)
     healthy(job)
     job.run(20, lambda: job.pulse(0, 30, entry=entry(30)), lambda: job.pulse(1, 29))
-    assert job.verdict is not None
-    assert "Reads and writes of rank 1 cannot be seen from here." in job.verdict.text
+    assert "Reads and writes of rank 1 cannot be seen from here." in job.told.text
 
 
 def test_a_rank_of_another_machine(tmp_path: Path) -> None:
@@ -543,8 +536,7 @@ def test_a_rank_of_another_machine(tmp_path: Path) -> None:
     job = Job(tmp_path, 2, hub="another machine", seen=False)
     healthy(job)
     job.run(10, lambda: job.pulse(0, 30, entry=entry(30)), lambda: job.pulse(1, 29))
-    assert job.verdict is not None
-    assert job.verdict.key == ("hang", "blocked", (1,))
+    assert job.told.key == ("hang", "blocked", (1,))
 
 
 def test_pulses_of_an_older_torch(tmp_path: Path) -> None:
@@ -555,8 +547,7 @@ def test_pulses_of_an_older_torch(tmp_path: Path) -> None:
     old: dict[str, Any] = {"status": None, "threads": [["main", 9, IN_TORCH]]}
     late = partial(job.pulse, 1, 23, status=None)
     job.run(12, late, *[partial(job.pulse, rank, 24, **old) for rank in (0, 2)])
-    assert job.verdict is not None
-    assert job.verdict.key == ("hang", "blocked", (1,))
+    assert job.told.key == ("hang", "blocked", (1,))
 
 
 def test_what_is_no_pulse_is_left_alone(tmp_path: Path) -> None:
@@ -577,11 +568,10 @@ def test_a_call_of_the_kernel(tmp_path: Path) -> None:
     healthy(job)
     job.process(1, "D")
     job.run(30, partial(job.pulse, 0, 30, entry=entry(30)), partial(job.pulse, 1, 29))
-    assert job.verdict is not None
-    assert job.verdict.key == ("late", "disk sleep", (1,))
+    assert job.told.key == ("late", "disk sleep", (1,))
     job.run(40, partial(job.pulse, 0, 30, entry=entry(30)), partial(job.pulse, 1, 29))
-    assert job.verdict.key == ("hang", "disk sleep", (1,))
-    assert "nothing interrupts (futex_wait)" in job.verdict.text
+    assert job.told.key == ("hang", "disk sleep", (1,))
+    assert "nothing interrupts (futex_wait)" in job.told.text
 
 
 @pytest.mark.parametrize("leaves", [True, False])
@@ -595,9 +585,8 @@ def test_a_rank_that_has_ended_well(tmp_path: Path, *, leaves: bool) -> None:
         job.doctor.ended(101, "exit")
         (tmp_path / "101" / "stat").unlink()
     job.run(8, partial(job.pulse, 0, 30, entry=entry(30)))
-    assert job.verdict is not None
-    assert job.verdict.key == ("hang", "ended", (1,))
-    assert "has ended" in job.verdict.text
+    assert job.told.key == ("hang", "ended", (1,))
+    assert "has ended" in job.told.text
     assert job.doctor.picture()["ranks"][1]["state"] == ("left its groups" if leaves else "ended")
 
 
@@ -607,10 +596,9 @@ def test_no_sign_of_a_process_that_cannot_be_seen(tmp_path: Path, hub: str) -> N
     job = Job(tmp_path, 2, hub=hub, seen=False)
     healthy(job)
     job.run(20, partial(job.pulse, 0, 30, entry=entry(30)))
-    assert job.verdict is not None
-    assert job.verdict.key == ("hang", "silent", (1,))
+    assert job.told.key == ("hang", "silent", (1,))
     assert {each.number for each in job.news} == {1}
-    assert ("cannot be seen" in job.verdict.text) is (hub == HERE)
+    assert ("cannot be seen" in job.told.text) is (hub == HERE)
 
 
 def test_a_silent_rank_for_which_none_waits(tmp_path: Path) -> None:
@@ -619,9 +607,8 @@ def test_a_silent_rank_for_which_none_waits(tmp_path: Path) -> None:
     healthy(job)
     for step in range(12):
         job.run(1, partial(job.pulse, 0, 30 + step))
-    assert job.verdict is not None
-    assert job.verdict.key == ("hang", "GIL held", (1,))
-    assert "py-spy could not read its stack: Permission denied." in job.verdict.notes
+    assert job.told.key == ("hang", "GIL held", (1,))
+    assert "py-spy could not read its stack: Permission denied." in job.told.notes
     assert [each["state"] for each in job.doctor.picture()["ranks"]] == ["stands", "gives no sign"]
     job.process(1, "T")
     job.run(5, partial(job.pulse, 0, 99))
@@ -633,8 +620,7 @@ def test_a_stack_from_outside_is_in_the_picture(tmp_path: Path) -> None:
     job = Job(tmp_path, 2, pyspy=Read(""))
     healthy(job)
     job.run(8, partial(job.pulse, 0, 30, entry=entry(30)))
-    assert job.verdict is not None
-    assert "at train.py:50 in collect" in job.verdict.text
+    assert "at train.py:50 in collect" in job.told.text
     late = job.doctor.picture()["ranks"][1]
     assert (late["line"], late["stacks"][0][0]) == ("train.py:50 in collect", "main, read from outside")
 
@@ -651,9 +637,8 @@ def test_a_rank_whose_children_work(tmp_path: Path) -> None:
         job.pulse(1, 29)
 
     job.run(12, work)
-    assert job.verdict is not None
-    assert job.verdict.key == ("late", "busy", (1,))
-    assert "processor 0%, its children 50%, 2.0 MB/s" in job.verdict.text
+    assert job.told.key == ("late", "busy", (1,))
+    assert "processor 0%, its children 50%, 2.0 MB/s" in job.told.text
 
 
 def test_a_child_that_gets_no_processor(tmp_path: Path) -> None:
@@ -663,10 +648,9 @@ def test_a_child_that_gets_no_processor(tmp_path: Path) -> None:
     job.any_process(201, "R", of=101)
     pulses = partial(job.pulse, 0, 30, entry=entry(30)), partial(job.pulse, 1, 29)
     job.run(30, *pulses)
-    assert job.verdict is not None
-    assert job.verdict.key == ("late", "blocked", (1,))
+    assert job.told.key == ("late", "blocked", (1,))
     job.run(40, *pulses)
-    assert job.verdict.key == ("hang", "blocked", (1,))
+    assert job.told.key == ("hang", "blocked", (1,))
 
 
 @pytest.mark.parametrize(
@@ -686,9 +670,8 @@ def test_a_data_loader(tmp_path: Path, pyspy: PySpy, words: str, *, worker: bool
     stack = [["/x/site-packages/torch/utils/data/dataloader.py", 9, "_next_data"], *TRAIN]
     late = partial(job.pulse, 1, 29, threads=[["main", 1, stack]])
     job.run(10, partial(job.pulse, 0, 30, entry=entry(30)), late)
-    assert job.verdict is not None
-    assert job.verdict.key == ("hang", "DataLoader", (1,))
-    assert job.verdict.text.partition(" Rank 0 ")[0].partition(" Its present")[0].endswith(words)
+    assert job.told.key == ("hang", "DataLoader", (1,))
+    assert job.told.text.partition(" Rank 0 ")[0].partition(" Its present")[0].endswith(words)
 
 
 def test_a_download_has_a_minute(tmp_path: Path) -> None:
@@ -698,10 +681,9 @@ def test_a_download_has_a_minute(tmp_path: Path) -> None:
     stack = [["/lib/python3.11/ssl.py", 9, "read"], *TRAIN]
     pulses = partial(job.pulse, 0, 30, entry=entry(30)), partial(job.pulse, 1, 29, threads=[["main", 1, stack]])
     job.run(55, *pulses)
-    assert job.verdict is not None
-    assert job.verdict.key == ("late", "blocked", (1,))
+    assert job.told.key == ("late", "blocked", (1,))
     job.run(10, *pulses)
-    assert job.verdict.key == ("hang", "blocked", (1,))
+    assert job.told.key == ("hang", "blocked", (1,))
 
 
 def test_a_rank_without_a_stack(tmp_path: Path) -> None:
@@ -716,9 +698,8 @@ def test_a_rank_without_a_stack(tmp_path: Path) -> None:
         job.pulse(1, 29, threads=[["main", 1, []]], gil=0.005)
 
     job.run(40, work)
-    assert job.verdict is not None
-    assert job.verdict.key == ("late", "busy", (1,))
-    assert "at an unknown place" in job.verdict.text
+    assert job.told.key == ("late", "busy", (1,))
+    assert "at an unknown place" in job.told.text
 
 
 def waiting_in(job: Job, rank: int, group: str, *others: str) -> None:
@@ -738,9 +719,8 @@ def test_crossed_groups(tmp_path: Path) -> None:
     """Two ranks that call the operations of two groups in another order wait for each other: both are named."""
     job = Job(tmp_path, 2)
     job.run(10, lambda: waiting_in(job, 0, "a", "b"), lambda: waiting_in(job, 1, "b", "a"))
-    assert job.verdict is not None
-    assert job.verdict.key == ("hang", "crossed groups", (0, 1))
-    assert job.verdict.text.startswith("Ranks 0 and 1 wait for each other: rank 0 in all_reduce #5 of group a at train")
+    assert job.told.key == ("hang", "crossed groups", (0, 1))
+    assert job.told.text.startswith("Ranks 0 and 1 wait for each other: rank 0 in all_reduce #5 of group a at train")
 
 
 def test_a_chain_of_waits_leads_to_its_end(tmp_path: Path) -> None:
@@ -758,8 +738,7 @@ def test_a_chain_of_waits_leads_to_its_end(tmp_path: Path) -> None:
     )
     idle.keywords["groups"] = {"b": {**groups["b"], "ranks": "1-2"}}
     job.run(10, first, second, idle)
-    assert job.verdict is not None
-    assert job.verdict.key == ("hang", "blocked", (2,))
+    assert job.told.key == ("hang", "blocked", (2,))
 
 
 def test_ranks_that_all_wait(tmp_path: Path) -> None:
@@ -768,9 +747,8 @@ def test_ranks_that_all_wait(tmp_path: Path) -> None:
     seen_in_part = Job(tmp_path / "part", 4, seen=False)
     for each in (job, seen_in_part):
         each.run(10, *[partial(each.pulse, rank, 30, entry=entry(30)) for rank in range(2)])
-    assert job.verdict is not None
-    assert job.verdict.key == ("hang", "all wait", (0, 1))
-    assert "none of them is late" in job.verdict.text
+    assert job.told.key == ("hang", "all wait", (0, 1))
+    assert "none of them is late" in job.told.text
     assert seen_in_part.news == []
 
 
@@ -814,10 +792,9 @@ def test_a_py_spy_that_may_not_read(tmp_path: Path, scope: str | None, more: str
     job = Job(tmp_path, 2, pyspy=PySpy(str(program), proc))
     healthy(job)
     job.run(8, partial(job.pulse, 0, 30, entry=entry(30)))
-    assert job.verdict is not None
-    assert job.verdict.key == ("hang", "GIL held", (1,))
+    assert job.told.key == ("hang", "GIL held", (1,))
     why = f"Permission Denied: Try running again with elevated permissions{more}"
-    assert job.verdict.notes == (f"py-spy could not read its stack: {why}.",)
+    assert job.told.notes == (f"py-spy could not read its stack: {why}.",)
 
 
 def test_picture(tmp_path: Path) -> None:
