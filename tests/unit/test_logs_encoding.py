@@ -17,7 +17,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from examples import examples
 from tachograph.exporters.log_emitter import log_record
-from tachograph.exporters.otlp._points import BYTES_PER_REQUEST
+from tachograph.exporters.otlp._message import BYTES_PER_REQUEST
 from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.recording.journal import LOG, Journal, LogEvent

@@ -22,7 +22,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricsData
 
 from examples import examples
 from tachograph.exporters.batch import Batch
-from tachograph.exporters.otlp._points import BYTES_PER_REQUEST
+from tachograph.exporters.otlp._message import BYTES_PER_REQUEST
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.otlp.settings import Temporality
 from tachograph.recording.accumulators import Distribution

@@ -9,7 +9,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from tachograph.exporters.otlp._points import BYTES_PER_REQUEST
+from tachograph.exporters.otlp._message import BYTES_PER_REQUEST
 from tachograph.exporters.otlp._spans import SPANS_PER_REQUEST, span_requests
 from tachograph.exporters.spans import IdGenerator, SpanQueue
 from tachograph.recording.registry import Registry

@@ -12,21 +12,18 @@ from struct import Struct
 from typing import Any
 
 from tachograph.exporters._spreads import Spreads
+from tachograph.exporters.otlp._message import Lose, Part, Whole, scope_head
 from tachograph.exporters.otlp._points import (
     AS_DOUBLE,
     DOUBLE,
     TIME,
-    Lose,
     MetricTemplate,
-    Part,
-    Whole,
     histogram_frame,
     histogram_layout,
     is_echo,
     number_frame,
     packed_histogram,
     packed_number,
-    scope_head,
 )
 from tachograph.recording.columns import Column, GaugeColumn, HistogramColumn, Rows
 from tachograph.recording.interrupts import pass_on

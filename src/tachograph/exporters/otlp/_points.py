@@ -16,7 +16,8 @@ from struct import Struct
 from typing import NamedTuple, cast
 
 from tachograph.exporters._spreads import Spread
-from tachograph.exporters.otlp.values import encoded_attributes, scope_and_schema, text, varint
+from tachograph.exporters.otlp._message import DATA, Form, Lose, Part, metric_head, scope_head
+from tachograph.exporters.otlp.values import encoded_attributes, varint
 from tachograph.recording.exponential import ExponentialBuckets
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.own_metrics import EXPORT_DURATION, OWN_GROUP
@@ -24,16 +25,10 @@ from tachograph.recording.points import Attributes, HistogramPoint, MetricPoints
 from tachograph.recording.summary import Exemplar, ValueSummary
 from tachograph.recording.values import as_float, fits_int64
 
-BYTES_PER_REQUEST = 2**20  # receivers take 4 MiB over gRPC: what is long shall not cost what is beside it
 BESIDE = "tachograph.beside"  # metadata of a message whose values are also in the explicit histogram of its name
 
-Lose = Callable[[int, str], None]
-
 # The tag of a field is its number times 8, and 0 for a varint, 1 for eight bytes, 2 for a length and so many bytes.
-_LENGTHS = 12  # bytes of a metric's tags and lengths, at most
-_METRIC, _POINT = b"\x12", b"\x0a"  # ScopeMetrics.metrics, 2; data_points, 1 of each kind
-_NAME, _DESCRIPTION, _UNIT = b"\x0a", b"\x12", b"\x1a"
-DATA = {"gauge": b"\x2a", "sum": b"\x3a", "histogram": b"\x4a", "exponential_histogram": b"\x52", "summary": b"\x5a"}
+_POINT = b"\x0a"  # data_points, 1 of each kind
 _DELTA, _CUMULATIVE = b"\x10\x01", b"\x10\x02"  # aggregation_temporality, 2
 _MONOTONIC = b"\x18\x01"  # Sum.is_monotonic, 3
 _IS_BESIDE = b"\x62\x17\x0a\x11" + BESIDE.encode() + b"\x12\x02\x10\x01"  # Metric.metadata, 12: one KeyValue, true
@@ -49,85 +44,6 @@ _LEAST, _GREATEST = 0x59, 0x61  # of explicit buckets: 11 and 12
 _EXTREME = Struct("<Bd").pack
 _EXEMPLAR = Struct("<BBBQBd2s8s2s16s").pack  # time 2, as_double 3, span_id 4, trace_id 5
 _EXEMPLAR_BYTES = 46
-
-
-class Form:
-    """The constant parts of a metric's message around its points.
-
-    Args:
-        head: the message's fields before its data.
-        data: the tag of its kind of data.
-        end: the fields of the data after the points.
-        metadata: the message's fields after its data.
-
-    Attributes:
-        end: the bytes after the points.
-        size: the bytes around the points, at most.
-    """
-
-    __slots__ = ("_data", "_end", "_framed", "_head", "_length", "end", "size")
-
-    def __init__(self, head: bytes, data: bytes, end: bytes = b"", metadata: bytes = b"") -> None:
-        self._head, self._data, self._end = head, data, end
-        self.end = end + metadata
-        self.size = len(head) + len(self.end) + _LENGTHS
-        self._length, self._framed = -1, b""
-
-    def begin(self, length: int) -> bytes:
-        """Return everything before points that take so many bytes; :attr:`end` comes after them."""
-        if length != self._length:  # mostly it is that of the last export
-            inside = length + len(self._end)
-            head = self._head + self._data + varint(inside)
-            self._framed = _METRIC + varint(len(head) + length + len(self.end)) + head
-            self._length = length
-        return self._framed
-
-
-class Whole:
-    """The form of messages that are complete."""
-
-    __slots__ = ()
-    end, size = b"", 0
-
-    def begin(self, _length: int) -> bytes:
-        """Return nothing."""
-        return b""
-
-
-class Part(NamedTuple):
-    """Some points of one instrument, or of several that are complete, encoded.
-
-    Attributes:
-        scope: the beginning of its message, with the instrumentation scope.
-        content: the bytes of the points, in pieces; those of exponential buckets come with those of explicit ones.
-        points: how many there are.
-    """
-
-    scope: bytes
-    content: tuple[tuple[Form | Whole, list[bytes]], ...]
-    points: int
-
-    def complete(self) -> list[bytes]:
-        """Return the messages, in pieces: no more points belong to them."""
-        found: list[bytes] = []
-        for form, pieces in self.content if self.points else ():
-            if pieces:
-                found += form.begin(sum(map(len, pieces))), *pieces, form.end
-        return found
-
-    def size(self) -> int:
-        """Return the bytes that it takes at most."""
-        return sum([form.size + sum(map(len, pieces)) for form, pieces in self.content])
-
-
-@lru_cache(256)
-def scope_head(name: str) -> bytes:
-    """Return the beginning of a ``ScopeMetrics`` message: the scope, and the URL of its schema."""
-    scope, schema_url = scope_and_schema(name)
-    found = b""
-    for tag, encoded in ((b"\x0a", scope.SerializeToString()), (b"\x1a", schema_url.encode())):
-        found += tag + varint(len(encoded)) + encoded if encoded or tag == b"\x0a" else b""
-    return found
 
 
 class MetricTemplate:
@@ -149,7 +65,7 @@ class MetricTemplate:
     def __init__(self, metric: MetricPoints, *, is_delta: bool) -> None:
         self.scope = scope_head(metric.scope)
         self._name, self._is_sum = metric.name, metric.kind == "counter"
-        head = _metric_head(metric.name, metric.description, metric.unit)
+        head = metric_head(metric.name, metric.description, metric.unit)
         temporality = _DELTA if is_delta else _CUMULATIVE
         if metric.kind == "gauge":
             self._form = Form(head, DATA["gauge"])
@@ -345,14 +261,6 @@ def is_echo(scope: str, name: str) -> bool:
     return scope == OWN_GROUP and name == EXPORT_DURATION.name
 
 
-def _metric_head(name: str, description: str, unit: str) -> bytes:
-    head = b""
-    for tag, value in ((_NAME, name), (_DESCRIPTION, description), (_UNIT, unit)):
-        encoded = text(value).encode()
-        head += tag + varint(len(encoded)) + encoded if encoded else b""
-    return head
-
-
 def number_frame(named: tuple[str, str, str], attributes: Attributes) -> tuple[bytes, bytes]:
     """Return the message of a gauge with one point, before its time and value, and after them.
 
@@ -362,7 +270,7 @@ def number_frame(named: tuple[str, str, str], attributes: Attributes) -> tuple[b
     """
     tail = encoded_attributes(attributes, b"\x3a")
     head = _before_number(len(tail), _NUMBER_BYTES)
-    return Form(_metric_head(*named), DATA["gauge"]).begin(len(head) + _NUMBER_BYTES + len(tail)) + head, tail
+    return Form(metric_head(*named), DATA["gauge"]).begin(len(head) + _NUMBER_BYTES + len(tail)) + head, tail
 
 
 def histogram_frame(named: tuple[str, str, str], attributes: Attributes, boundaries: tuple[float, ...]) -> bytes:
@@ -376,7 +284,7 @@ def histogram_frame(named: tuple[str, str, str], attributes: Attributes, boundar
     tail = encoded_attributes(attributes, b"\x4a")
     numbers = _whole_layout(boundaries)[0].size - len(_CUMULATIVE)
     head = _before_number(len(tail), numbers)
-    form = Form(_metric_head(*named), DATA["histogram"], _CUMULATIVE)
+    form = Form(metric_head(*named), DATA["histogram"], _CUMULATIVE)
     return form.begin(len(head) + len(tail) + numbers) + head + tail
 
 

@@ -15,7 +15,8 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2
 from opentelemetry.sdk.metrics.export import Metric, MetricsData, ResourceMetrics, ScopeMetrics
 from opentelemetry.sdk.resources import Resource
 
-from tachograph.exporters.otlp._points import DATA, Form, Lose, Part, delimited
+from tachograph.exporters.otlp._message import DATA, Form, Lose, Part
+from tachograph.exporters.otlp._points import delimited
 from tachograph.recording.interrupts import pass_on
 
 _NO_RESOURCE = Resource({})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Lose
+from tachograph.exporters.otlp._message import BYTES_PER_REQUEST, Lose
 from tachograph.exporters.otlp.values import OUT_OF_MEMORY, has_memory
 from tachograph.recording.interrupts import pass_on
 

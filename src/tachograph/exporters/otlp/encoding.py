@@ -16,7 +16,8 @@ from tachograph.exporters._deltas import ClosedWindowReader, Deltas, Left, leave
 from tachograph.exporters._spreads import Spread, Spreads, completed
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.otlp._columns import ColumnMessages
-from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Form, MetricTemplate, Part, Whole, is_echo
+from tachograph.exporters.otlp._message import BYTES_PER_REQUEST, Form, Part, Whole
+from tachograph.exporters.otlp._points import MetricTemplate, is_echo
 from tachograph.exporters.otlp.settings import AGGREGATIONS, Aggregation, Temporality
 from tachograph.exporters.otlp.values import OUT_OF_MEMORY, has_memory, resource_bytes, varint
 from tachograph.recording.columns import Column, HistogramColumn, others_of

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
 
-from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Lose
+from tachograph.exporters.otlp._message import BYTES_PER_REQUEST, Lose
 from tachograph.exporters.otlp.values import (
     OUT_OF_MEMORY,
     has_memory,
