@@ -43,7 +43,7 @@ class Failure(NamedTuple):
 
     @property
     def is_kill(self) -> bool:
-        """Whether torchrun tells that a rank was killed by a signal: it is the cause of what the others raised."""
+        """Tell whether torchrun says it of a rank that a signal has killed: the failures of others follow from that."""
         return self.role == "agent" and _KILLED_RANK.match(self.message) is not None
 
     def __str__(self) -> str:
