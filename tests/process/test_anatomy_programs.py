@@ -32,8 +32,8 @@ def train(steps):
 """
 
 
-def ran(folder: Path, command: list[str], **more: str) -> str:
-    """Run a command to its good end, and return its output."""
+def ran(folder: Path, command: list[str], *, code: int = 0, **more: str) -> str:
+    """Run a command to its end, a good one by default, and return its output."""
     done = subprocess.run(
         command,
         cwd=folder,
@@ -43,7 +43,7 @@ def ran(folder: Path, command: list[str], **more: str) -> str:
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 
 
@@ -102,3 +102,11 @@ train(20)
     with look(RunFile(tmp_path / "runs" / "job.db")) as reading:
         found = [stream.last["steps"] for stream in step_streams(reading, recent=False)]
     assert sorted(found) == ([40, 50] if helpers == "1" else [50])
+
+
+def test_an_interrupted_training_ends_by_its_interrupt(tmp_path: Path) -> None:
+    """Nothing that the last fold does makes a usual failure, with the code 1, of Ctrl-C."""
+    interrupt = "signal.signal(signal.SIGINT, signal.default_int_handler)\nos.kill(os.getpid(), signal.SIGINT)\n"
+    script = programs.write(tmp_path, TRAINING + "train(30)\nimport os, signal\n" + interrupt)
+    command = [sys.executable, "-m", "tachograph", "run", "--store", str(tmp_path), "--", sys.executable, str(script)]
+    assert "killed (SIGINT)" in ran(tmp_path, command, code=130)

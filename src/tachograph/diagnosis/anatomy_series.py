@@ -10,10 +10,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tachograph.diagnosis.anatomy import Anatomy, Lane
 from tachograph.diagnosis.phases import PHASES, Mark, Step, StepMachine, Totals
+
+# Not first at the end: named tuples evaluate text, and then CPython forgets that an interrupt ends the program.
+from tachograph.diagnosis.verdict import CRITICAL, Verdict, verdicts
+from tachograph.diagnosis.window import windows_of
 from tachograph.recording import timer
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.curve import RUN_START
@@ -45,9 +49,6 @@ from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 from tachograph.recording.summary import Exemplar
 from tachograph.recording.switch import switch
-
-if TYPE_CHECKING:
-    from tachograph.diagnosis.verdict import Verdict
 
 EVENT, VERDICT_EVENT = "tachograph.steps", "tachograph.verdict"
 _TICK = 1.0  # seconds
@@ -319,9 +320,6 @@ class StepSeries:
         if not (last or now - self._judged >= _JUDGE_EVERY):
             return
         self._judged = now
-        from tachograph.diagnosis.verdict import CRITICAL, verdicts  # of no use to short programs
-        from tachograph.diagnosis.window import windows_of
-
         told = [*(each for _, each in looks if each is not said), said]
         found = {each.name: each for each in verdicts(windows_of([(None, told)], recent=True))}
         for name in {*self._verdicts, *found}:
