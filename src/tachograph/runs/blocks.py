@@ -220,6 +220,17 @@ def kind_of(value: float) -> str:
     return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
+def spelled(value: Any) -> Any:
+    """Return a value for JSON: NaN and infinities by their names."""
+    if isinstance(value, float) and not isfinite(value):
+        return kind_of(value)
+    if isinstance(value, dict):
+        return {key: spelled(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [spelled(each) for each in value]
+    return value
+
+
 def _around(outlines: Iterable[Outline]) -> Outline:
     seq0, seq1, n, t0, t1, x0, x1, low, high, nonfinite = zip(*outlines, strict=True)
     return Outline(

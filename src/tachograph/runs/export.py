@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from functools import reduce
-from math import isfinite, isnan
+from math import isnan
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tachograph.runs.blocks import kind_of
+from tachograph.runs.blocks import spelled
 from tachograph.runs.buckets import HistogramValues
 from tachograph.runs.catalogue import Summary
 from tachograph.runs.members import NODE
@@ -50,7 +50,7 @@ def _text(cell: str) -> str:
 
 def write_jsonl(lines: Iterable[dict[str, Any]], out: TextIO) -> None:
     """Write a JSON object a line; NaN and infinities are strings, as JSON has none: ProtoJSON, "Representation"."""
-    out.writelines(json.dumps(_spelled(line), allow_nan=False, ensure_ascii=False) + "\n" for line in lines)
+    out.writelines(json.dumps(spelled(line), allow_nan=False, ensure_ascii=False) + "\n" for line in lines)
 
 
 def lines(run: Run) -> Iterator[dict[str, Any]]:
@@ -89,16 +89,6 @@ def lines_of(run: Run, name: str | None, kind: Kind | None) -> Iterator[dict[str
         named = point._asdict()
         more = named.pop("more")
         yield {"kind": "point", **named, **{key: value for key, value in more.items() if key not in named}}
-
-
-def _spelled(value: Any) -> Any:
-    if isinstance(value, float) and not isfinite(value):
-        return kind_of(value)
-    if isinstance(value, dict):
-        return {key: _spelled(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_spelled(each) for each in value]
-    return value
 
 
 def listing(runs: Sequence[Summary]) -> str:

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, unquote
 from starlette.responses import Response
 
 from tachograph.diagnosis.verdict_run import diagnosis
-from tachograph.runs.blocks import kind_of
+from tachograph.runs.blocks import spelled
 from tachograph.runs.catalogue import UnknownRunError, located
 from tachograph.runs.ending import Ending, ending
 from tachograph.runs.file import Look, RunFile, look
@@ -146,7 +146,7 @@ def text(data: Any) -> str:
     try:
         return json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except ValueError:
-        return json.dumps(_spelled(data), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(spelled(data), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 def encoded(data: Mapping[str, Any], *, gzipped: bool) -> tuple[bytes, bool]:
@@ -188,16 +188,6 @@ def refusal(refused: Unanswered) -> Response:
     if refused.status == HTTPStatus.UNAUTHORIZED:
         found.headers["WWW-Authenticate"] = "Bearer"
     return found
-
-
-def _spelled(value: Any) -> Any:
-    if isinstance(value, float) and not isfinite(value):
-        return kind_of(value)
-    if isinstance(value, dict):
-        return {key: _spelled(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_spelled(each) for each in value]
-    return value
 
 
 PAIRS = 2000
