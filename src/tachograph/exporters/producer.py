@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -164,6 +165,20 @@ def merge(ours: MetricsData, sdk: MetricsData | None) -> MetricsData:
         else:
             merged.append(external)
     return MetricsData(merged)
+
+
+def with_metrics(data: MetricsData, change: Callable[[Metric], Metric]) -> MetricsData:
+    """Return the data with each of its metrics changed."""
+    resources = [
+        replace(
+            resource,
+            scope_metrics=[
+                replace(scope, metrics=[change(metric) for metric in scope.metrics]) for scope in resource.scope_metrics
+            ],
+        )
+        for resource in data.resource_metrics
+    ]
+    return replace(data, resource_metrics=resources)
 
 
 def point_count(data: MetricsData) -> int:

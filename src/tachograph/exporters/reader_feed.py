@@ -20,7 +20,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric, Metri
 from tachograph.exporters._deltas import Deltas
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery_queue import DeliveryQueue
-from tachograph.exporters.producer import delta_kinds, merge, point_count, sdk_metrics
+from tachograph.exporters.producer import delta_kinds, merge, point_count, sdk_metrics, with_metrics
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
@@ -236,18 +236,7 @@ def _with_even_keys(data: MetricsData) -> MetricsData:
         points = [replace(point, attributes={**empty, **(point.attributes or {})}) for point in metric.data.data_points]
         return replace(metric, data=replace(cast("Any", metric.data), data_points=points))
 
-    return MetricsData(
-        [
-            replace(
-                resource,
-                scope_metrics=[
-                    replace(scope, metrics=[evened(metric) for metric in scope.metrics])
-                    for scope in resource.scope_metrics
-                ],
-            )
-            for resource in data.resource_metrics
-        ]
-    )
+    return with_metrics(data, evened)
 
 
 def _metrics(data: MetricsData) -> Iterator[Metric]:

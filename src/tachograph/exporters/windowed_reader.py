@@ -31,7 +31,7 @@ from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, V
 
 from tachograph.exporters.console import series_name
 from tachograph.exporters.handler_exporter import each_point, summary
-from tachograph.exporters.producer import SdkExporter
+from tachograph.exporters.producer import SdkExporter, with_metrics
 from tachograph.monitor.event import Event, made
 from tachograph.monitor.stat import window_nanoseconds
 from tachograph.monitor.stat_window import STAT_EVENT
@@ -346,18 +346,7 @@ def _windowed(metrics_data: MetricsData, first: int, began: int, end: int) -> Me
             pace()
         return replace(metric, data=replace(data, data_points=points))
 
-    return MetricsData(
-        [
-            replace(
-                resource,
-                scope_metrics=[
-                    replace(scope, metrics=[windowed(metric) for metric in scope.metrics])
-                    for scope in resource.scope_metrics
-                ],
-            )
-            for resource in metrics_data.resource_metrics
-        ]
-    )
+    return with_metrics(metrics_data, windowed)
 
 
 def _left(deadline: float) -> float:
