@@ -25,6 +25,7 @@ from tachograph.hardware import SHARED_MEMORY, observe
 from tachograph.hub._survivors import Survivors
 from tachograph.hub.doctors import LOOK
 from tachograph.hub.hub import Hub
+from tachograph.hub.processes import is_running
 from tachograph.hub.server import HubServer
 from tachograph.identity.resource import instance_id
 from tachograph.recording.gil_yield import GilYield
@@ -229,14 +230,4 @@ def _watch(pid: int) -> Callable[[], bool]:
             ended = select.poll()
             ended.register(os.pidfd_open(pid), select.POLLIN)
             return lambda: not ended.poll(0)
-    return lambda: _lives(pid)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+    return lambda: is_running(pid)
