@@ -149,26 +149,27 @@ def errors(number: int) -> Callable[[Place], AbstractContextManager[None]]:
 def limited_size(place: Place) -> Iterator[None]:
     """Let no file of the process grow any more: RLIMIT_FSIZE, as ``ulimit -f`` sets it."""
     largest = max((path.stat().st_size for path in place.files()), default=4096)
-    before = resource.prlimit(place.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(place.pid, resource.RLIMIT_FSIZE, (largest, before[1]))
-    try:
+    with _limited(place.pid, resource.RLIMIT_FSIZE, largest):
         yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            resource.prlimit(place.pid, resource.RLIMIT_FSIZE, before)
 
 
 @contextmanager
 def limited_descriptors(place: Place) -> Iterator[None]:
     """Let the process open no more than one file: RLIMIT_NOFILE."""
     held = max(int(each.name) for each in Path(f"/proc/{place.pid}/fd").iterdir())
-    before = resource.prlimit(place.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(place.pid, resource.RLIMIT_NOFILE, (held + 1, before[1]))
+    with _limited(place.pid, resource.RLIMIT_NOFILE, held + 1):
+        yield
+
+
+@contextmanager
+def _limited(pid: int, what: int, most: int) -> Iterator[None]:
+    before = resource.prlimit(pid, what)
+    resource.prlimit(pid, what, (most, before[1]))
     try:
         yield
     finally:
         with contextlib.suppress(ProcessLookupError):
-            resource.prlimit(place.pid, resource.RLIMIT_NOFILE, before)
+            resource.prlimit(pid, what, before)
 
 
 @contextmanager
