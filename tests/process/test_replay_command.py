@@ -30,7 +30,8 @@ from tachograph.exporters.jsonl import JsonLines
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.exporters.spool import Spool
 from tachograph.exporters.spool_format import SpoolRecord
-from tachograph.hub.hub import Hub, Rejected
+from tachograph.hub._rejections import Rejected
+from tachograph.hub.hub import Hub
 from tachograph.recording.journal import LOG, LogEvent, packed_event
 from tachograph.recording.packed_points import PackedPoints
 from tachograph.recording.pulse_source import PULSE

@@ -144,7 +144,9 @@ def state(hub: Hub) -> str:
         for each in index.series
     ]
     counted = [(of.name, point.attributes, point.value) for of in hub.registry.collect() for point in of.points]
-    return repr((senders, series, index._room._series, index._room._taken, hub._totals, hub._rejections, counted))
+    return repr(
+        (senders, series, index._room._series, index._room._taken, hub._totals, hub._rejections.by_reason, counted)
+    )
 
 
 def emptied(hub: Hub) -> None:

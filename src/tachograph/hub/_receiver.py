@@ -26,8 +26,9 @@ from starlette.routing import Route
 
 from tachograph.exporters.otlp.settings import READS, REPEAT, Signal
 from tachograph.hub._layouts import SentResource
+from tachograph.hub._rejections import Rejected
 from tachograph.hub._request import JSON, JSON_LIMIT, LIMIT, PROTOBUF, SENDER, Decoder, Intake, Refusal, decode, encode
-from tachograph.hub.hub import Hub, Rejected
+from tachograph.hub.hub import Hub
 from tachograph.recording.journal import SCHEMA
 from tachograph.recording.log import LogOnce
 from tachograph.runs.store import StoreError

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -23,6 +23,7 @@ from tachograph.hub._diagnoses import Diagnoses
 from tachograph.hub._index import Index
 from tachograph.hub._layouts import SentResource, decoded, parsed, read
 from tachograph.hub._page import NodePage
+from tachograph.hub._rejections import Rejected, Rejections
 from tachograph.hub._run import LiveRun, Sent, apply
 from tachograph.hub._series import Limits
 from tachograph.hub._stream_decoder import StreamDecoder, is_beside, shape_of
@@ -33,7 +34,7 @@ from tachograph.identity.launch import Launch
 from tachograph.identity.program import StartMarks
 from tachograph.identity.resource import SERIES_KEYS
 from tachograph.recording.log import LogOnce
-from tachograph.recording.own_metrics import HUB, OWN_GROUP, REASONS, Reason
+from tachograph.recording.own_metrics import HUB, OWN_GROUP, Reason
 from tachograph.recording.registry import Registry
 from tachograph.runs.catalogue import events_in, points_in
 from tachograph.runs.ending import described, ending
@@ -55,13 +56,6 @@ _SAVE_EVERY = 5 * SECOND
 _SWEEP_EVERY = 10 * SECOND
 _THIN_EVERY = 60 * SECOND
 _DIAGNOSE_EVERY = 10 * SECOND
-
-
-class Rejected(NamedTuple):
-    """The rejected part of a request: the number of items, and the reason in words, empty where none."""
-
-    items: int = 0
-    why: str = ""
 
 
 class Hub:
@@ -123,7 +117,7 @@ class Hub:
         self._known = 0
         self._renewed: list[dict[str, str]] = []
         self._well = {"dropped": 0, "lost": 0}
-        self._rejections: Counter[tuple[str, str]] = Counter()
+        self._rejections = Rejections(self.registry)
         self._started = started
         self.folder = store
         self.name = nameless if run is None else run
@@ -204,7 +198,8 @@ class Hub:
             self.count("tachograph.hub.points", points)
         if ahead:
             self.count("tachograph.hub.points.ahead", ahead)
-        return self._rejected(rejected, {reason: f"first of metric {name!r:.100}" for reason, name in named.items()})
+        first = {reason: f"first of metric {name!r:.100}" for reason, name in named.items()}
+        return self._rejections.take(rejected, first)
 
     def _taken(
         self, resource: SentResource, process: LiveProcess, incarnation: Incarnation, now: int
@@ -251,19 +246,6 @@ class Hub:
             named.setdefault(reason, found[0][0])
         return count
 
-    def _rejected(self, rejected: Counter[Reason], named: dict[Reason, str]) -> Rejected:
-        self._reject(rejected)
-        why = [f"{count} {reason}, {named[reason]}: {REASONS[reason]}" for reason, count in rejected.items()]
-        return Rejected(sum(rejected.values()), " ".join(why))
-
-    def _reject(self, rejected: Counter[Reason]) -> None:
-        for reason, count in rejected.items():
-            self._totals["dropped"] += count
-            self._rejections[reason, "hub"] += count
-            self.registry.count_dropped(reason, "hub", count)
-            message = "the hub rejected something (further items are counted): %s"
-            self._log_once(reason, message, reason.replace("_", " "))
-
     def receive_logs(self, request: ExportLogsServiceRequest) -> Rejected:
         """Take log records; return the rejected ones. The others are in the store, each once, when this returns.
 
@@ -301,7 +283,7 @@ class Hub:
             newer = sum(record.newer for record in new)
             if newer:
                 self.count("tachograph.hub.events.newer", newer)
-        return self._rejected(rejected, dict.fromkeys(rejected, "log records"))
+        return self._rejections.take(rejected, dict.fromkeys(rejected, "log records"))
 
     def _heard(self, incarnation: Incarnation) -> None:
         incarnation.noted = True
@@ -421,7 +403,7 @@ class Hub:
         """
         with self._lock:
             lost = self._index.lost(at_the_end=at_the_end)
-            dropped = self._totals["dropped"] + self._index.dropped()
+            dropped = self._rejections.total + self._index.dropped()
         return {
             "run": self.name,
             "runs": list(self._index.names),
@@ -443,7 +425,8 @@ class Hub:
             if not self._closed:
                 self._archive.save(everything=True)
         points = events = 0
-        lost = Counter(self._rejections)
+        lost: Counter[tuple[str, str]] = Counter()
+        lost.update({(reason, "hub"): count for reason, count in self._rejections.by_reason.items()})
         lost["helper", ""] += 0 if self._started is None else self._started.of_helpers()
         ended = diagnosed = None
         own = self._index.own
@@ -478,7 +461,7 @@ class Hub:
         return {"run": "" if self._index.own is None else self.name, **counts, **self._well}
 
     def _count_losses(self) -> None:
-        dropped = self._totals["dropped"] + self._index.dropped()
+        dropped = self._rejections.total + self._index.dropped()
         self._well = {"dropped": dropped, "lost": len(self._index.lost())}
 
     def events(self, run: str) -> Events:
