@@ -36,6 +36,10 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     record_histograms(store, "old", *old)
     coarse = [[0.001 * 1.5**place for place in range(30)]] * 2
     record_histograms(store, "coarse", Recorded("step.duration", coarse, most=20))
+    phases = [{"dl.step.phase": name} for name in ("forward", "backward")]
+    record_histograms(
+        store, "phases", *(Recorded("dl.step.phase.duration", [STEADY] * 3, attributes=one) for one in phases)
+    )
     many = [Recorded("function.duration", [STEADY], attributes=about(f"f{at}")) for at in range(FUNCTIONS)]
     record_histograms(store, "functions", *many)
     record_histograms(store, "long", Recorded("step.duration", [STEADY] * 3))
@@ -143,6 +147,12 @@ def test_older_clients_have_their_mean_and_a_word_on_percentiles(page: Tab) -> N
     assert heading.inner_text() in ("Functions p50 and p99 ± 148 %", "Functions p50 and p99 ± 149 %")  # 148.5
     page.open("/#/run/ranks").loaded("step.duration")
     assert heading.inner_text().strip() == "Functions"
+
+
+def test_phases_have_no_rate_of_their_own(page: Tab) -> None:
+    """Each phase is there once a step: the chart of the steps has the rate."""
+    curves = page.open("/#/run/phases").loaded("dl.step.phase.duration")["dl.step.phase.duration"]["curves"]
+    assert [each["label"] for each in curves] == [f'{{dl.step.phase="{of}"}}' for of in ("forward", "backward")]
 
 
 def test_coarse_quantiles_say_so(page: Tab) -> None:

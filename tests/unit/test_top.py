@@ -187,12 +187,28 @@ def test_the_slowest_rank_is_named(tmp_path: Path, capsys: pytest.CaptureFixture
                 histogram("function.duration", [1, 0, 1], total=2 * seconds, attributes=name),
                 number("function.calls", 2, kind="counter", attributes={**name, "outcome": "success"}),
                 histogram("load", [1, 0, 0], total=1000 * seconds, unit="ms"),
+                histogram("dl.step.phase.duration", [1, 0, 0], total=seconds, attributes={"dl.step.phase": "forward"}),
+                histogram("dl.step.phase.duration", [1, 0, 0], total=0.5, attributes={"dl.step.phase": "data_wait"}),
             )
         )
     hub.close()
     printed = top(capsys, "--store", str(tmp_path))
     assert line(printed, "step")[:3] == ["6", "2", "s"]
     assert line(printed, "step")[-3:] == ["rank", "2", f"{TIMES}4.00"]
+    assert line(printed, "train / phase data_wait")[:2] == ["500", "ms"]
+    assert line(printed, "train / phase forward") == [
+        "2",
+        "s",
+        "-",
+        "-",
+        "1",
+        "s",
+        "4",
+        "s",
+        "rank",
+        "2",
+        f"{TIMES}4.00",
+    ]
     assert line(printed, "train / load") == ["2", "s", "-", "-", "1", "s", "4", "s", "rank", "2", f"{TIMES}4.00"]
 
 

@@ -283,16 +283,22 @@ class Picture:
         return sorted(((*key, amount) for key, amount in found.items()), key=lambda each: -each[2])
 
     def durations(self) -> dict[tuple[str, str, str], dict[int | None, HistogramValues]]:
-        """Return, by scope, name and unit, the durations of each rank in its last interval."""
+        """Return, by scope, name and unit, the durations of each rank in its last interval; of steps each phase."""
         found: dict[tuple[str, str, str], dict[int | None, HistogramValues]] = {}
         for number, each in self.series.items():
             count, total, spread = self.samples.get(number, (None, None, None))
             if is_duration(each) and count and total is not None:
                 values = HistogramValues(int(count), total, _spread(spread) if spread else None)
-                ranks = found.setdefault((each["scope"], each["name"], each["unit"]), {})
+                ranks = found.setdefault((each["scope"], _phase(each) or each["name"], each["unit"]), {})
                 rank = each["rank"]
                 ranks[rank] = ranks[rank].plus(values) if rank in ranks else values
         return found
+
+
+def _phase(each: Json) -> str:
+    """Return the phase of steps that a series is of; empty for none. All phases together would say nothing."""
+    phase = each["attributes"].get("dl.step.phase")
+    return f"phase {phase}{', device' * ('.device.' in each['name'])}" if phase else ""
 
 
 @lru_cache(maxsize=4096)

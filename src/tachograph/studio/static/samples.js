@@ -13,6 +13,7 @@ const MOST_KEPT = 2000; // samples of a series that are put together; then all o
 const STATS = "torch.monitor"; // scopes
 const LOGGER = "tachograph.logger";
 const FUNCTION = "code.function.name";
+const PHASE = "dl.step.phase."; // histograms whose rate is that of the steps
 
 /**
  * Return the charts of series: one for each scope and name, those of a Stat together.
@@ -70,7 +71,7 @@ export class SeriesChart {
     const axes = {
       gauge: () => [axis("y0", size.ticks ? "" : units, { lower: of === "1" ? 0 : undefined, format, ...size, ...percent })],
       counter: () => (chart.machine ? [rate] : [axis("y0", size.ticks || !units ? "total" : units, { lower: 0, format, ...size }), rate]),
-      histogram: () => [axis("y0", of === "s" ? "" : units, { format, ticks: of === "s" ? durations : undefined, ...size }), axis("y1", "a second", { lower: 0 })],
+      histogram: () => [axis("y0", of === "s" ? "" : units, { format, ticks: of === "s" ? durations : undefined, ...size }), ...(chart.series[0].name.startsWith(PHASE) ? [] : [axis("y1", "a second", { lower: 0 })])],
     };
     this.axes = { x: { units: "", time: true }, y: axes[kind]() };
   }
@@ -105,7 +106,7 @@ export class SeriesChart {
         { metric: "p50", scale: "y0", points: middles, banded: true, optional: true },
         { metric: "mean", scale: "y0", points: means, optional: true }, // where nothing is known but count and sum
         { metric: "a second", scale: "y1", points: calls, beside: true },
-      ];
+      ].filter(({ scale }) => scale === "y0" || !name.startsWith(PHASE));
     }
     return [{ metric: stat ? name.slice(stat.length + 1) : this.title, scale: "y0", points: values }];
   }
