@@ -33,7 +33,10 @@ def test_a_run_without_an_accident() -> None:
         "evaluation": 5,
         "other": 5,
     }
-    assert found.line() == "goodput 69% of 2 min, data wait 9%, start-up 8%, checkpoints 6%, evaluation 4%, other 4%"
+    assert (
+        found.line()
+        == "goodput 69% of 2 min, data wait 9%, start-up 8%, checkpoints 6%, evaluation 4%, after the last step 4%"
+    )
 
 
 def test_a_restart_loses_what_was_not_saved() -> None:

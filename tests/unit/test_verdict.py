@@ -112,7 +112,7 @@ def test_a_straggler(phase: str) -> None:
     some = [window(rank, **(more if rank == 2 else {"backward": 20 + waited})) for rank in range(4)]
     found = verdicts(some)[0]
     assert (found.name, found.ranks) == ("straggler", (2,))
-    assert f"12 ms more {'waiting for data' if phase == 'data_wait' else ''}" in found.evidence
+    assert f"12 ms a step more {'waiting for data' if phase == 'data_wait' else ''}" in found.evidence
     assert "which wait 12 ms for it" in found.evidence
     assert all(each.name != "input_bound" for each in verdicts(some))
 

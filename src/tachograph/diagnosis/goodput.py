@@ -80,7 +80,7 @@ _WORDS = {
     "startup": "start-up",
     "restart": "restarts",
     "lost": "lost steps",
-    "other": "other",
+    "other": "after the last step",
 }
 
 

@@ -187,7 +187,7 @@ def _stragglers(windows: Sequence[Window]) -> Iterator[Verdict]:
         (rank,),
         found[rank],
         f"Rank {rank} holds up the others: {found[rank]:.0%} of the step",
-        f"{_shown(excess[worst])} more {_WORDS[worst]} a step than the others, which wait {_shown(waited)} for it",
+        f"{_shown(excess[worst])} a step more {_WORDS[worst]} than the others, which wait {_shown(waited)} for it",
         _OF_A_STRAGGLER.get(worst, "compare its machine with the others': clocks, other jobs, a slow disk"),
     )
 
@@ -214,13 +214,13 @@ def _communication(windows: Sequence[Window]) -> Iterator[Verdict]:
 
 _WORDS = {
     "data_wait": "waiting for data",
-    "forward": "forward",
+    "forward": "in forward",
     "gradients": "between backward and optimizer",
     "optimizer": "in the optimizer",
     "checkpoint": "in checkpoints",
     "compile": "compiling",
     "evaluation": "evaluating",
-    "other": "outside of the step",
+    "other": "between the steps",
 }
 _OF_A_STRAGGLER = {
     "data_wait": "look at its data: a slow disk, larger samples, fewer workers, a transform that others do not run",

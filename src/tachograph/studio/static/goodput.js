@@ -13,7 +13,7 @@ const CATEGORIES = {
   startup: ["start-up", "var(--curve-9)"],
   restart: ["restarts", "var(--curve-3)"],
   lost: ["lost steps", "var(--bad)"],
-  other: ["other", "var(--line)"],
+  other: ["after the last step", "var(--line)"],
 };
 const LEAST = 0.005; // of the time: less is in the bar, and not named
 
