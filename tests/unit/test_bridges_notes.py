@@ -6,7 +6,6 @@ The libraries themselves: tests/system/test_bridges_*.py.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 import tachograph.testing
+from hub_requests import Clock
 from tachograph.instrumentation.bridges._nesting import OutermostCall, calls, under_way
 from tachograph.instrumentation.bridges._values import MOST_HELD
 from tachograph.instrumentation.bridges.mlflow import TrackingNotes
@@ -203,9 +203,15 @@ def recorded() -> Recorded:
 
 
 @pytest.fixture
-def tracking(recorded: Recorded) -> Iterator[TrackingNotes]:
+def clock() -> Clock:
+    """A clock of nanoseconds that stands."""
+    return Clock()
+
+
+@pytest.fixture
+def tracking(recorded: Recorded, clock: Clock) -> Iterator[TrackingNotes]:
     """Notes of MLflow's client."""
-    found = TrackingNotes(recorded.values)
+    found = TrackingNotes(recorded.values, clock)
     yield found
     found.close()
 
@@ -234,7 +240,7 @@ def test_values_of_mlflow(recorded: Recorded, tracking: TrackingNotes) -> None:
 
 
 def test_values_that_mlflow_reads_out_of_a_trainer(
-    recorded: Recorded, tracking: TrackingNotes, monkeypatch: pytest.MonkeyPatch
+    recorded: Recorded, tracking: TrackingNotes, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They wait for a second, as the trainer's own are better; then they are taken, with steps of our own count."""
     safety = ModuleType("safety")
@@ -243,10 +249,9 @@ def test_values_that_mlflow_reads_out_of_a_trainer(
     tracking.log_metric(None, "r", "loss", 0.5, None, 40)
     tracking.take_old()
     assert points(recorded) == {}
-    now = time.time_ns()
-    monkeypatch.setattr("tachograph.instrumentation.bridges.mlflow.time.time_ns", lambda: now + 2 * 10**9)
+    clock.forward(1.1)
     tracking.take_old()
-    monkeypatch.undo()
+    monkeypatch.undo()  # no trainer is at it any more
     assert points(recorded) == {"loss": [(40, 0.5)]}
     with inside(loss=0.4):
         tracking.log_metric(None, "r", "train/loss", 0.4, None, 41)

@@ -49,10 +49,11 @@ class TrackingNotes:
 
     Args:
         values: where they go.
+        clock: nanoseconds.
     """
 
-    def __init__(self, values: BridgedValues) -> None:
-        self._values = values
+    def __init__(self, values: BridgedValues, clock: Callable[[], int] = time.time_ns) -> None:
+        self._values, self._clock = values, clock
         self._runs: dict[str, _Run] = {}
         self._read_out: deque[tuple[int, int, Callable[[], object]]] = deque()  # process, time, and what takes a value
         self._early = values.recording.registry.early
@@ -68,7 +69,7 @@ class TrackingNotes:
 
     def take_old(self, _pace: object = None) -> None:
         """Take the values that have waited for a second."""
-        self._take_until(time.time_ns() - _WAIT)
+        self._take_until(self._clock() - _WAIT)
 
     def take_all(self) -> None:
         """Take all values that wait: the process ends."""
@@ -129,7 +130,7 @@ class TrackingNotes:
         if calls.outermost is None:
             # The trainer logs them a moment later, with its own steps: the curve shall be its. MLflow keeps some for a
             # later batch, where its store is slow: then the trainer's value would begin a second one.
-            self._read_out.append((os.getpid(), time.time_ns(), record))
+            self._read_out.append((os.getpid(), self._clock(), record))
         elif not self._values.passed_over(_LIBRARY, key, value, record):
             record()
 
