@@ -10,9 +10,8 @@ program's own work, or noise. The time by the clock is shown beside: it says mor
 and such a machine needs more ``--pairs``. Then two ranks train the same 200 steps under ``tachograph run`` and without:
 weights and random states must be the same, bit for bit.
 
-``--doctor`` measures the hang doctor alone: all blocks record, and some of them send pulses, one a second. Judged are
-the step, and the processor's time of a pulse, measured in the threads that make and send it; the difference of all our
-threads, with and without, has the noise of their other work, and is shown beside.
+``--doctor`` measures the hang doctor alone: no block records, and some of them send pulses, one a second. Judged are
+the step, and the processor's time of a pulse: the difference of all our threads, which have little else to do then.
 """
 
 from __future__ import annotations
@@ -85,17 +84,15 @@ def cost(pairs: int, *, doctor: bool = False) -> bool:
         print(f"{what:<13}{mean:+.2%} in the mean, {upper:+.2%} at most, {more:+,.1f} {unit[1]}  {verdict}")
         same, most = _added([(again[what], off[what]) for again, off in found["control"]])
         print(f"{'':<13}{same:+.2%} in the mean, {most:+.2%} at most, of off against off: what is no more is noise")
-    for part, of in (("recording", "100 values a step"), ("threads", "ours")):
+    for part, of in (("recording", "100 values a step"), ("threads", "ours"))[doctor:]:
         of_step = statistics.mean(on[part] for on, _ in found["pairs"]) * 1e3
         print(f"{part:<13}{of_step / step:+.2%} of the step, {of_step * 1e3:,.1f} us: {of}")
     if doctor:
-        each = [on["pulse"] for on, _ in found["pairs"] if on["pulse"] is not None]
-        shares = [on["threads"] / on["seconds"] - off["threads"] / off["seconds"] for on, off in found["pairs"]]
-        for what, taken in (("a pulse", each), ("our threads", shares)):
-            mean, most = statistics.mean(taken), _at_most(taken)
-            added[what] = {"mean": mean, "at_most": most}
-            a_second = "a second, with and without" if taken is shares else ""
-            print(f"{what:<13}{mean * 1e3:.2f} ms of the processor, {most * 1e3:.2f} ms at most {a_second}")
+        for what, pairs_of in (("a pulse", found["pairs"]), ("off", found["control"])):
+            each = [on["threads"] / on["seconds"] - off["threads"] / off["seconds"] for on, off in pairs_of]
+            added[what] = {"mean": statistics.mean(each), "at_most": _at_most(each)}
+            mean, most = (value * 1e3 for value in added[what].values())
+            print(f"{what:<13}{mean:.2f} ms of the processor, {most:.2f} ms at most")
         kept = kept and added["a pulse"]["at_most"] <= GOAL_PULSE
     keep("doctor" if doctor else "pairs", {"step_ms": step, "added": added, **found})
     return kept

@@ -4,8 +4,9 @@
 the machine falls on all; the batch is as large as steps of 50 ms allow. A job starts once: each series has its first
 thousand values before, and the first exports after a start are over before a block that is on is measured; before one
 that is off there are as many steps. ``--steps N`` trains that many steps and prints digests of the weights and of the
-random states; the caller then decides whether Tachograph is on. With ``--doctor`` all blocks are of one start, record
-and export once a second; there are pulses in one, none in another, and none in a third.
+random states; the caller then decides whether Tachograph is on. With ``--doctor`` all blocks are of one start, and
+record nothing, so that our threads have little to do but pulses: there are some in one, none in another, and none in a
+third.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
 from itertools import permutations
 from pathlib import Path
 
@@ -32,14 +32,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import tachograph
-from tachograph.exporters.delivery import Attempt, Request
-from tachograph.exporters.otlp.exporter import OtlpExporter
-from tachograph.pipeline._pulse import PulseTask
+from tachograph.diagnosis.pulse import Pulse
 from tachograph.recording.gauge_curve import FIRST
-from tachograph.recording.pulse_source import PULSE
+from tachograph.recording.pulse_source import Beat, pulse_source
 
 # Of a step: seconds of the clock and of the processor, and instructions where counted; of the processor's seconds those
-# that the recording takes, and those of our threads; with pulses those of one.
+# that the recording takes, and those of our threads.
 Cost = dict[str, float | None]
 SECONDS = 0.05  # of a step
 BLOCK, BLOCKS = 1.0, 3  # seconds, and how many between a start and its end
@@ -92,36 +90,19 @@ class Training:
 
 
 class Pulses:
-    """The pulses of this process, as they are made and sent.
+    """The pulses of this process, which can be held back.
 
     Attributes:
-        on: they are; else none is made.
-        number: how many there were.
-        seconds: of the processor that they have taken in the timer's thread and in that which sends.
+        on: they are made and sent; else none is.
     """
 
     def __init__(self) -> None:
-        self.on, self.number, self.seconds = True, 0, 0.0
-        self._send, self._deliver = PulseTask.send, OtlpExporter._deliver  # noqa: SLF001 - the thread that sends is in it
-        pulses = self
+        self.on = True
+        pulse_source.loaded_by(self._begin)
 
-        def send(task: PulseTask) -> None:
-            if pulses.on:
-                pulses.number += 1
-                pulses._measured(pulses._send, task)
-
-        def deliver(exporter: OtlpExporter, requests: Sequence[Request], attempt: Attempt) -> None:
-            if any(PULSE.encode() in request.payload for request in requests):
-                pulses._measured(pulses._deliver, exporter, requests, attempt)
-            else:
-                pulses._deliver(exporter, requests, attempt)
-
-        PulseTask.send, OtlpExporter._deliver = send, deliver  # type: ignore[method-assign]  # noqa: SLF001
-
-    def _measured(self, call: Callable[..., None], *arguments: object) -> None:
-        began = time.thread_time()
-        call(*arguments)
-        self.seconds += time.thread_time() - began
+    def _begin(self) -> Beat:
+        made = Pulse()
+        return lambda: made() if self.on else None
 
 
 def agreed(number: float) -> int:
@@ -166,12 +147,9 @@ def block(training: Training, steps: int, instructions: Instructions, *, on: boo
 
 
 def with_pulses(training: Training, steps: int, instructions: Instructions, pulses: Pulses, *, on: bool) -> Cost:
-    """Return the costs of a step of a block that records, with pulses or without, and the cost of one of these."""
+    """Return the costs of a step of a block that records nothing, with pulses or without."""
     pulses.on = on
-    number, seconds = pulses.number, pulses.seconds
-    found = block(training, steps, instructions, on=True)
-    made = pulses.number - number
-    return {**found, "pulse": (pulses.seconds - seconds) / made if made else None}
+    return block(training, steps, instructions, on=False)
 
 
 def _our_threads() -> float:
@@ -208,7 +186,7 @@ def pairs(
     pulses = Pulses() if doctor else None
     pipeline = started() if doctor else None
     for _ in range(WARM * steps if doctor else 0):
-        training.step(True)
+        training.step(False)
     for turn in range(number if doctor else math.ceil(number / BLOCKS)):
         order = ORDERS[turn % len(ORDERS)]
         taken = {
