@@ -416,6 +416,27 @@ def test_exporting_alone_is_no_reason_to_export(destinations: list[str]) -> None
     assert [point.count for point in points] == [4, *[2] * (len(destinations) - 1)]
 
 
+def test_an_idle_process_is_heard() -> None:
+    """The durations of exports leave as they stand where nothing else has left for two seconds, else each five."""
+    registry, whole = Registry(), True
+    made = MetricsEncoder("there", registry, is_whole=lambda: whole, pace=no_rest)
+    loss = registry.group("g").instrument("loss")
+    loss.record(1.0)
+    registry.export_duration.record(0.5, {"destination": "otlp"})
+
+    def sent(second: float) -> list[str]:
+        requests = made.messages(Batch(registry.columns(own=False), None, [], {}, int(second * 1e9)))
+        scopes = [scope for each, _ in requests for of in each.resource_metrics for scope in of.scope_metrics]
+        return [metric.name for scope in scopes for metric in scope.metrics]
+
+    assert sent(1) == ["loss", "tachograph.export.duration"]
+    whole = False
+    assert [sent(second) for second in range(2, 7)] == [[], ["tachograph.export.duration"]] * 2 + [[]]
+    for second in range(7, 18):
+        loss.record(second)
+        assert sent(second) == (["loss", "tachograph.export.duration"] if second in (7, 12, 17) else ["loss"])
+
+
 def test_all_leaves_after_a_collection_that_was_not_sent_to_its_end() -> None:
     """What a reader of the requests has given up half-way is sent with the next collection."""
     registry = Registry()

@@ -313,6 +313,36 @@ def test_losses_of_one_reason_are_one_series() -> None:
     assert found == {"registry": 3, "hub": 1}
 
 
+def test_our_own_metrics_stand_as_they_stood() -> None:
+    """A collection that does not ask them has those of the last that did, and no interval of theirs twice."""
+    registry = Registry()
+    reader = registry.intervals.open()
+
+    def own(*, asked: bool) -> list[tuple[str, object, bool]]:
+        found = registry.columns(reader=reader if asked else None, own=asked)
+        points = [(metric.name, point) for metric in found if metric.scope == "tachograph" for point in metric.points]
+        return [
+            (name, point.summary.count, point.interval is not None)
+            if isinstance(point, HistogramPoint)
+            else (name, point.value, False)
+            for name, point in points
+        ]
+
+    registry.export_duration.record(0.5, {"destination": "otlp"})
+    registry.count_dropped("queue_full", "otlp", 3)
+    first = own(asked=True)
+    assert sorted(first) == [("tachograph.dropped", 3, False), ("tachograph.export.duration", 1, True)]
+    registry.export_duration.record(0.5, {"destination": "otlp"})
+    registry.count_dropped("queue_full", "otlp", 4)
+    registry.group("g").instrument("loss").record("no number")  # type: ignore[arg-type]
+    assert own(asked=False) == [(name, value, False) for name, value, _ in first]
+    later = own(asked=True)
+    assert ("tachograph.export.duration", 2, True) in later
+    assert sum(int(str(value)) for name, value, _ in later if name == "tachograph.dropped") == 8
+    registry.reset()
+    assert own(asked=False) == []
+
+
 def test_columns_are_the_points_of_a_collection() -> None:
     """Plain series come in columns, all others one by one; series that have come since are there at once."""
     registry = Registry(enabled=True)

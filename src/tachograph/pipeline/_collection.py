@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 TICK = 1.0  # seconds between looks for ended spans, events, and providers to join
 _NEAR = 1.5  # ticks: a collection that is due within these is the next one
+_OWN_EVERY = 5.0  # seconds
 _SOME_ITEMS = 256  # events and spans that are delivered in no time
 _FEW_SERIES = 100  # whose distributions leave with each collection; with more: see Collection._intervals
 _SOME_SERIES = 1000  # that are collected and encoded in a few milliseconds
@@ -73,7 +74,7 @@ class Collection:
         self.closed = self._stopped = self._forking = False
         self.holds_back: Callable[[], bool] = lambda: False
         self._due = 0.0
-        self._ended = -math.inf
+        self._ended = self._own_asked = -math.inf
         self._collected = 0  # series, by the last collection
         self._task: timer.Task | None = None
         self._reader: IntervalReader | None = None
@@ -150,6 +151,14 @@ class Collection:
                 return None, all_take and self._collected > _FEW_SERIES
             self._ended = now
         return self._reader, False
+
+    def _asks_own(self, *, ticked: bool) -> bool:
+        """Tell whether our own metrics are asked, too: each export gives them new values, which would cost the next."""
+        now = time.monotonic()
+        if ticked and now < self._own_asked + _OWN_EVERY:
+            return False
+        self._own_asked = now
+        return True
 
     def _close_reader(self, *, goes_on: bool) -> None:
         reader, self._reader = self._reader, None
@@ -241,7 +250,10 @@ class Collection:
             metrics = metrics and any(route.metrics for route in self._routes)
             reader, wait_for_it = self._intervals(ticked=ticked) if metrics else (None, False)
             pace = GilYield()
-            points = self._registry.columns(pace, reader, folds=not wait_for_it) if metrics else Collected((), ())
+            points = Collected((), ())
+            if metrics:
+                own = self._asks_own(ticked=ticked and reader is None)
+                points = self._registry.columns(pace, reader, folds=not wait_for_it, own=own)
             pace()
             self._collected = points.series if metrics else self._collected
             if reader is not None:

@@ -66,6 +66,13 @@ class MetricPoints(NamedTuple):
     points: Sequence[NumberPoint | HistogramPoint]
     windows: Windowed | None = None
 
+    def without_intervals(self) -> MetricPoints:
+        """Return it as it stands until the next interval of a reader ends."""
+        if self.kind != "histogram":
+            return self
+        histograms = cast("Sequence[HistogramPoint]", self.points)
+        return self._replace(points=[point._replace(interval=None) for point in histograms])
+
 
 # A named tuple's own class takes three times as long, and a collection makes one a series: these take all its fields.
 number_point = cast("Callable[[tuple[Attributes, Number, int, int]], NumberPoint]", partial(tuple.__new__, NumberPoint))

@@ -82,6 +82,7 @@ class Registry:
         self._limit, self._begun = cardinality_limit, begun
         self._log_once = LogOnce()
         self._start_unix_nano = time.time_ns()
+        self._ours: list[MetricPoints] | None = None  # as they stood when last asked
         self._own = own = self.group(OWN_GROUP)
         self._dropped, self._errors, self._resent = own.own(DROPPED), own.own(ERRORS), own.own(RESENT)
         self.export_duration = own.own(EXPORT_DURATION)
@@ -152,7 +153,7 @@ class Registry:
             reader: whose intervals end here: the points of histograms have them, too.
         """
         found: list[MetricPoints] = []
-        for group in self._told(pace):
+        for group in [*self._told(pace), self._own]:
             for metric in group.points(reader, plain=True):
                 found.append(metric)
                 if pace is not None:
@@ -160,7 +161,12 @@ class Registry:
         return self._with_losses(found)
 
     def columns(
-        self, pace: Callable[[], None] | None = None, reader: IntervalReader | None = None, *, folds: bool = True
+        self,
+        pace: Callable[[], None] | None = None,
+        reader: IntervalReader | None = None,
+        *,
+        folds: bool = True,
+        own: bool = True,
     ) -> Collected:
         """Fold everything and return it as :meth:`collect` does, plain series in columns.
 
@@ -168,6 +174,7 @@ class Registry:
             pace: see above.
             reader: see above.
             folds: fold the histograms, too; else plain ones stand as they stood at the last collection.
+            own: ask our own metrics, too, and the losses of series; else they stand as they stood when last asked.
         """
         rests = pace or _at_once
         columns: list[Column] = []
@@ -177,17 +184,22 @@ class Registry:
             for metric in group.points(reader, plain=False):
                 found.append(metric)
                 rests()
+        ours = self._ours
+        if own or ours is None:
+            ours = self._with_losses(list(self._own.points(reader, plain=True)))
+            self._ours = [metric.without_intervals() for metric in ours]
         rests()
-        return Collected(columns, self._with_losses(found))
+        return Collected(columns, [*found, *ours])
 
     def _told(self, pace: Callable[[], None] | None) -> list[Group]:
-        """Return the groups of a collection, as it asks them."""
+        """Return the groups of a collection, as it asks them, without our own.
+
+        That one comes last: the sources of others count their losses while they are asked.
+        """
         self.collected = True
         self.settle(pace)
         silenced = self.silenced
-        groups = [group for name, group in list(self.groups.items()) if name != OWN_GROUP and not silenced(name)]
-        # Ours about ourselves come last: the sources of other groups count their losses while they are asked.
-        return [*groups, self._own]
+        return [group for name, group in list(self.groups.items()) if name != OWN_GROUP and not silenced(name)]
 
     def _with_losses(self, found: list[MetricPoints]) -> list[MetricPoints]:
         lost_by = [group.losses() for group in list(self.groups.values())]
@@ -235,6 +247,7 @@ class Registry:
         self._start_unix_nano = time.time_ns()
         self.intervals.reset()
         self.collected = False
+        self._ours = None
         self.points.reset()  # first: a curve that gives up what it holds has its gauge show it
         for group in list(self.groups.values()):
             group.reset()

@@ -20,7 +20,6 @@ from tachograph.exporters.otlp._points import (
     MetricTemplate,
     histogram_frame,
     histogram_layout,
-    is_echo,
     number_frame,
     packed_histogram,
     packed_number,
@@ -200,7 +199,6 @@ class HistogramMessages:
         known = {} if before is None else dict(zip(before.frames.rows.series, before.sent, strict=True))
         self.sent: list[ValueSummary | None] = [known.get(series) for series in rows.series]
         self._held = set(range(len(rows)))  # places whose intervals may wait among the spreads
-        self._echoes = [place for place, of in enumerate(rows.metrics) if is_echo(rows.scope, of.name)]
         self._templates: dict[int, MetricTemplate] = {}  # of those that have more to say
 
     def join(self, column: HistogramColumn, pace: Callable[[], None]) -> None:
@@ -213,9 +211,7 @@ class HistogramMessages:
             if number % _HISTOGRAMS == _HISTOGRAMS - 1:
                 pace()
 
-    def parts(
-        self, column: HistogramColumn, now: int, lose: Lose, *, whole: bool, beside: bool, echoes: bool
-    ) -> Iterator[Part]:
+    def parts(self, column: HistogramColumn, now: int, lose: Lose, *, whole: bool, beside: bool) -> Iterator[Part]:
         """Yield the messages: as above, but that those with an interval that waits are new, too.
 
         Args:
@@ -224,7 +220,6 @@ class HistogramMessages:
             lose: as above.
             whole: as above.
             beside: yield the exponential histograms of intervals, too.
-            echoes: what exporting alone has changed is new; else it waits.
         """
         summaries, before = column.summaries, self.sent
         self.sent = list(summaries)
@@ -235,8 +230,6 @@ class HistogramMessages:
             wanted = [new is not old and bool(new.added) for new, old in zip(summaries, before, strict=True)]
             for place in held:
                 wanted[place] = bool(summaries[place].added)
-            for place in () if echoes else self._echoes:
-                wanted[place], self.sent[place] = False, before[place]
         frames, layouts, rows = self.frames.found, self._layouts, column.rows
         series, starts = rows.series, rows.starts
         for places in self.frames.chosen(wanted, lose, _HISTOGRAMS):
@@ -330,13 +323,11 @@ class ColumnMessages:
             if joins:
                 other.join(column, pace)
 
-    def parts(
-        self, columns: Sequence[Column], now: int, lose: Lose, *, whole: bool, beside: bool, echoes: bool
-    ) -> Iterator[Part]:
+    def parts(self, columns: Sequence[Column], now: int, lose: Lose, *, whole: bool, beside: bool) -> Iterator[Part]:
         """Yield the messages: see :meth:`GaugeMessages.parts` and :meth:`HistogramMessages.parts`."""
         for column in columns:
             if isinstance(column, GaugeColumn):
                 yield from self._gauges[column.rows.scope].parts(column, now, lose, whole=whole)
             else:
                 of = self._histograms[column.rows.scope]
-                yield from of.parts(column, now, lose, whole=whole, beside=beside, echoes=echoes)
+                yield from of.parts(column, now, lose, whole=whole, beside=beside)

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
 
 POINTS_PER_REQUEST = 1000
-_ECHOES_EVERY = 2_000_000_000  # ns: an idle process is heard so often; a hub takes it for lost after five seconds
+_HEARD_EVERY = 2_000_000_000  # ns: an idle process is heard so often; a hub takes it for lost after five seconds
+_ECHOES_EVERY = 5_000_000_000  # ns
 _SLICE = 16  # points between two rests; of a gauge three count as one
 _AS_DELTAS: frozenset[Kind] = frozenset({"counter", "histogram"})
 
@@ -86,7 +87,7 @@ class MetricsEncoder:
         self._in_place, self._is_delta = aggregation != AGGREGATIONS[0], temporality != "cumulative"
         self._receiver = receiver, self._in_place, self._is_delta
         self._is_whole, self._is_complete = is_whole, False
-        self._echoed = 0  # when echoes were last sent, in nanoseconds since the epoch
+        self._echoed = self._heard = 0  # when echoes, and anything, were last sent, in nanoseconds since the epoch
         self._templates: dict[tuple[str, ...], MetricTemplate] = {}
         deltas, spreads = left(registry, self._receiver)
         self._deltas = self._new_deltas() if deltas is None else deltas
@@ -144,6 +145,7 @@ class MetricsEncoder:
                 filling = _Filling(batch.resource)
             filling.add(part)
         if filling is not None and filling.points:
+            self._heard = batch.time_unix_nano
             yield filling.request(), filling.points
         if not enough:
             self._lose(_points_of(batch) - sent, OUT_OF_MEMORY)
@@ -160,7 +162,7 @@ class MetricsEncoder:
         metrics, now = self._collected(batch, others)
         self._is_complete = self._is_complete and not batch.metrics
         beside = self._beside is not None and self._beside()
-        for part in self._columns.parts(columns, now, self._lose, whole=whole, beside=beside, echoes=echoes):
+        for part in self._columns.parts(columns, now, self._lose, whole=whole, beside=beside):
             yield part
             self._pace()
         before, after = self._templates, dict[tuple[str, ...], MetricTemplate]()
@@ -171,8 +173,7 @@ class MetricsEncoder:
             template = before.get(key) or after.get(key) or MetricTemplate(metric, is_delta=self._is_delta)
             after[key] = template
             if asked is not None:
-                waits = not echoes and is_echo(metric.scope, metric.name)
-                news = None if waits else template.news(metric, whole=whole)
+                news = _news(metric, template, whole=whole, echoes=echoes)
                 if news is None:
                     continue
                 metric = news  # noqa: PLW2901 - the part of it that is sent
@@ -198,10 +199,11 @@ class MetricsEncoder:
             self._is_complete = True
 
     def _echo(self, batch: Batch, *, whole: bool) -> bool:
-        """Tell whether values that come of exporting alone are sent: with all others, and at times."""
-        due = whole or abs(batch.time_unix_nano - self._echoed) >= _ECHOES_EVERY
+        """Tell whether values that come of exporting alone are sent: with all, at times, and as a sign of life."""
+        now = batch.time_unix_nano
+        due = whole or abs(now - self._heard) >= _HEARD_EVERY or abs(now - self._echoed) >= _ECHOES_EVERY
         if due and batch.metrics:
-            self._echoed = batch.time_unix_nano
+            self._echoed = now
         return due
 
     def _sdk_parts(self, sdk: MetricsData) -> Iterator[Part]:
@@ -317,6 +319,13 @@ class MetricsEncoder:
         self._registry.count_dropped("encoding", self._destination, points)
         message = "%s: a series was left out (further ones are counted): %s"
         self._log_once("encoding", message, self._destination, why)
+
+
+def _news(metric: MetricPoints, template: MetricTemplate, *, whole: bool, echoes: bool) -> MetricPoints | None:
+    """Return the news of an instrument, for our own hub; None where there are none."""
+    if is_echo(metric.scope, metric.name):
+        return metric if echoes else None
+    return template.news(metric, whole=whole)
 
 
 def _points_of(batch: Batch) -> int:

@@ -346,7 +346,7 @@ class HttpSender:
             )
         if answer.status >= _REFUSES or (answer.status in _REDIRECTS and "location" in answer.headers):
             raise Refused(self._said(answer))
-        self.reads, self.repeat = (_number(answer.headers.get(name, "")) for name in (READS, REPEAT))
+        self.reads, self.repeat = _number(answer.headers.get(READS, "")), _number(answer.headers.get(REPEAT, ""))
         return answer.body
 
     @property
