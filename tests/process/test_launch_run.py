@@ -191,7 +191,7 @@ def test_tags_and_notes_are_shown_everywhere(tmp_path: Path) -> None:
     assert [line.split()[0] for line in told("list")] == ["RUN", "job", "other"]
     (line,) = told("list", "--tag", "adam", "--tag", "baseline")[1:]
     assert line.endswith("adam, baseline, two words")
-    assert told("list", "--tag", "adam", "--tag", "none") == ["there are no runs"]
+    assert told("list", "--tag", "adam", "--tag", "none") == [f"none of the 2 runs is one of these in {store}"]
     with serving(store) as hub:
         one: Any = json.load(urllib.request.urlopen(f"{hub.url}/api/runs/job", timeout=30))
         every: Any = json.load(urllib.request.urlopen(f"{hub.url}/api/runs", timeout=30))

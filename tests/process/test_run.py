@@ -98,6 +98,7 @@ def test_without_a_hub_the_job_runs_all_the_same(tmp_path: Path, option: str) ->
         done = run(tmp_path, "sh", "-c", "env; exit 4", options=(f"--{option}", value))
     assert done.returncode == 4
     assert "no hub, the job runs without telemetry: " in done.stderr
+    assert {"port": "; port 0 is any free one", "store": "; --store names another folder"}[option] in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert "TACHOGRAPH_ENDPOINT" not in done.stdout
 

@@ -129,7 +129,7 @@ def test_list_and_show(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "loss    training  nats   0             1       4  0 to 3   inf    1 at 2    3 at 0           2" in said
     assert "checkpoint      1" in said
     assert run("list", "--store", str(store / "none")) == 0
-    assert capsys.readouterr().out == "there are no runs\n"
+    assert capsys.readouterr().out == f"there are no runs in {store}/none\n"
 
 
 def test_show_says_what_there_is_not(store: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,7 +121,7 @@ def test_an_unknown_column(arguments: list[str], why: str, capsys: pytest.Captur
 def test_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A store without runs says so, whatever columns are asked for; JSON has no line."""
     assert listed("--store", str(tmp_path), "--columns", "id,config.lr") == 0
-    assert capsys.readouterr().out == "there are no runs\n"
+    assert capsys.readouterr().out == f"there are no runs in {tmp_path}\n"
     assert listed("--store", str(tmp_path), "--columns", "id", "--json") == 0
     assert capsys.readouterr().out == ""
 

@@ -337,6 +337,9 @@ def test_what_cannot_be_shown_is_said_in_words(
     here = ("--store", str(store))
     assert "there is no run 'a/ran' in" in top(capsys, *here, "--run", "a/ran", code=2)
     assert "there is no run in" in top(capsys, "--store", str(tmp_path / "none"), code=1)
+    (tmp_path / "file").write_text("")
+    for run in ((), ("--run", "x")):
+        assert "Not a directory" in top(capsys, "--store", str(tmp_path / "file"), *run, code=1)
     assert "does not answer: Connection refused; --store " in top(capsys, "http://127.0.0.1:1", code=1)
     assert "such as http://127.0.0.1:4318, not 'ftp://x'" in top(capsys, "ftp://x", code=2)
     assert "not both" in top(capsys, "http://127.0.0.1:1", *here, code=2)

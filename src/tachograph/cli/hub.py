@@ -19,6 +19,7 @@ from tachograph.identity.environment import clean, setting, text
 from tachograph.identity.launch import GIT_TIMEOUT, handed_launch
 from tachograph.identity.resource import store
 from tachograph.runs.open_stores import raise_limit
+from tachograph.runs.store import StoreError
 
 DEFAULT_RUN = "default"
 _TURN = 0.001  # seconds: an answer takes the interpreter four times from the threads that keep, save and render
@@ -45,6 +46,9 @@ def command(arguments: Sequence[str]) -> int:
         if missing == "tachograph":
             raise
         announcement.failed(f"{missing} cannot be imported, which comes with tachograph: {error}", lacks=missing)
+        return WRONG_USAGE
+    except StoreError as error:
+        announcement.failed(f"{reason(error)}; --store names another folder")
         return WRONG_USAGE
     except (OSError, ValueError) as error:
         announcement.failed(reason(error))

@@ -48,12 +48,16 @@ def command(arguments: Sequence[str]) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     wanted = set(options.tag)
-    runs = [each for each in listed(options.store) if wanted <= set(each.tags)]
+    stored = listed(options.store)
+    runs = [each for each in stored if wanted <= set(each.tags)]
     columns = options.columns or (FACTS if options.json else ())
     sort = options.sort or ("start" if options.reverse else None)
     found = chosen(runs, columns, wanted=options.filter, sort=sort, reverse=options.reverse)
     if options.json:
         write_jsonl((json_line(row) for _, row in found), sys.stdout)
+    elif not found:
+        none = f"none of the {len(stored):,} runs is one of these" if stored else "there are no runs"
+        sys.stdout.write(f"{none} in {printable(str(options.store or store(os.environ)))}\n")
     else:
         sys.stdout.write(columns_table([row for _, row in found]) if columns else listing([run for run, _ in found]))
     return 0

@@ -110,8 +110,6 @@ def order_of(value: Any) -> tuple[bool, Any] | None:
 
 def columns_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a line for each run, with its columns."""
-    if not rows:
-        return "there are no runs\n"
     right = [
         place
         for place, name in enumerate(rows[0])

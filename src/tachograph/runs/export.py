@@ -93,8 +93,6 @@ def lines_of(run: Run, name: str | None, kind: Kind | None) -> Iterator[dict[str
 
 def listing(runs: Sequence[Summary]) -> str:
     """Return a line for each run."""
-    if not runs:
-        return "there are no runs\n"
     named = ["NAME"] if any(each.name for each in runs) else []
     tagged = ["TAGS"] if any(each.tags for each in runs) else []
     rows = [["RUN", "STATE", "START (UTC)", "PROCESSES", "POINTS", "EVENTS", "SIZE", *named, *tagged, ""]]

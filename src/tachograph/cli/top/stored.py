@@ -48,7 +48,10 @@ class StoredRun:
 
     def fill(self, picture: Picture) -> None:
         """See :meth:`tachograph.cli.top.source.RunSource.fill`."""
-        name, path = self._located()
+        try:
+            name, path = self._located()
+        except OSError as error:
+            raise Away(f"{error.filename or self._folder}: {error.strerror}") from error
         self._path = path
         try:
             file = RunFile(path, looking=True)
