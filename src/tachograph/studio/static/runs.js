@@ -154,7 +154,7 @@ export class RunsPage {
   #groups() {
     const names = Object.keys(this.known).filter((name) => /^(config|summary)\./.test(name)).slice(0, 200);
     const offered = ["", "state", "program", ...names, ...(this.by && !names.includes(this.by) && !["state", "program"].includes(this.by) ? [this.by] : [])];
-    fill(this.group, ...offered.map((value) => element("option", { value, text: value ? heading(value) : "nothing" })));
+    fill(this.group, ...offered.map((value) => element("option", { value, text: value ? heading(value) : "not grouped" })));
     this.group.value = this.by;
   }
 
