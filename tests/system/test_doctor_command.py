@@ -140,9 +140,12 @@ def test_doctor_of_the_store(standing: tuple[Path, str, Beats]) -> None:
 
 
 def test_doctor_of_a_run_that_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    standing: tuple[Path, str, Beats],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With no hub any more the run's name is enough: it is read where runs are kept."""
+    """With no hub any more, or that of another job, the run's name is enough: it is read where runs are kept."""
     record(tmp_path, "run", ("tachograph.hang", {"hang.number": 1, "hang.text": "Rank 1 stood", "hang.grade": "hang"}))
     monkeypatch.setenv("TACHOGRAPH_HUB", "http://127.0.0.1:9")
     monkeypatch.setenv("TACHOGRAPH_STORE", str(tmp_path))
@@ -150,6 +153,10 @@ def test_doctor_of_a_run_that_has_ended(
     assert "Rank 1 stood" in capsys.readouterr().out
     assert main(["doctor", "other"]) == 1
     assert "does not answer: Connection refused; tachograph doctor RUN shows" in capsys.readouterr().err
+    monkeypatch.setenv("TACHOGRAPH_HUB", standing[1])
+    assert main(["doctor", "run"]) == 0
+    assert "Rank 1 stood" in capsys.readouterr().out
+    assert main(["doctor", "other"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -61,16 +61,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _live(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the answer of a hub; without one that knows the run, that of the store."""
     asking = Asking(options.url or default_hub(), text(os.environ, TOKEN) or None)
+    run = clean(options.run or "")
     try:
-        try:
-            answer = asking.get("/api/runs")
-        except Away:
-            if not options.run or options.url or not path_of(store(os.environ), options.run).is_file():
-                raise
-            return _stored(options.run, store(os.environ))
-        run = clean(options.run or "") or str(answer["run"])
+        run = run or str(asking.get("/api/runs")["run"])
         return {"run": run, **asking.get(f"/api/runs/{quote(run, safe='')}/doctor")}
+    except (Away, HubRefused):  # another job may have its hub there
+        if not options.run or options.url or not path_of(store(os.environ), run).is_file():
+            raise
+        return _stored(run, store(os.environ))
     finally:
         asking.close()
 
