@@ -4,7 +4,7 @@ import { bring, button, element, fill } from "./element.js";
 
 const KEYS = [
   ["/", "search runs"],
-  ["f", "find metrics"],
+  ["f", "find metrics, with no chart under the pointer"],
   ["j", "next chart"],
   ["k", "chart before"],
   ["← →", "values of the chart, point by point"],
