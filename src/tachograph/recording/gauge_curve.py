@@ -83,7 +83,7 @@ class GaugeCurve:
     def reset(self) -> None:
         """Forget everything, as a forked child does."""
         self._lock = threading.Lock()
-        self._settle(0.0, 0)
+        self._settle(0.0, 0, None)
         self.buffer.clear()
         self._state = _BEGUN
         self.late = False
@@ -99,16 +99,20 @@ class GaugeCurve:
             if value is None:
                 return
         now = self._curves.clock()
-        count = self._settle(now, 0) + 1
-        if value.__class__ is Pending:
-            self.late, self.next = True, -inf
-        else:
-            gauge.current = value
-            self._shown = now
-            if value.__class__ is float and value - value:  # NaN is true; finite numbers give 0.0
-                gauge.losses.nonfinite += 1
         buffer = self.buffer
-        buffer += value, value, value, 1, now
+        if value.__class__ is not Pending and _LEAST <= value <= _FAR:
+            count = self._settle(now, 0, value)
+            self._shown = now
+        else:
+            count = self._settle(now, 0, None) + 1
+            if value.__class__ is Pending:
+                self.late, self.next = True, -inf
+            else:
+                gauge.current = value
+                self._shown = now
+                if value.__class__ is float:  # NaN, or an infinity; else an integer beyond the range of floats
+                    gauge.losses.nonfinite += 1
+            buffer += value, value, value, 1, now
         if self.next == inf:
             self.next = self._next_due()
         since, self._glanced = now - self._glanced, now
@@ -117,7 +121,7 @@ class GaugeCurve:
         if ATOMIC and not self.late and not gauge.followed and (self._state.singly <= 0 or not self._wanted()):
             glance = _GLANCE if self._curves.interval() == INTERVAL else _LONG_GLANCE
             room = int(count * glance / since) if since >= glance else 4 * count
-            self._settle(now, min(room, _ROOM))
+            self._settle(now, min(room, _ROOM), None)
 
     def _wanted(self) -> bool:
         return self._curves.sources.wanted is not False
@@ -130,7 +134,7 @@ class GaugeCurve:
             return self._fold(self._curves.clock())
 
     def _fold(self, now: float) -> bool:
-        if self._settle(now, 0):
+        if self._settle(now, 0, None):
             self._shown = now
         buffer = self.buffer
         if not switch.on:
@@ -220,7 +224,7 @@ class GaugeCurve:
             if buffer and ATOMIC and not self.gauge.followed:  # for as many as come between two looks at the clock
                 since = buffer[-1] - due + interval
                 room = min(int(sum(buffer[3::STRIDE]) * _LONG_GLANCE / since), _ROOM) if since > _LONG_GLANCE else 0
-            if self._settle(now, room):
+            if self._settle(now, room, None):
                 self._shown = now
             self._glanced = now if room else self._glanced
             entries = buffer[:_LITTLE]
@@ -251,12 +255,13 @@ class GaugeCurve:
 
 def _recorder(  # noqa: C901 - each call would cost as much as all of it
     curve: GaugeCurve,
-) -> tuple[Callable[[Any], None], Callable[[float, int], int], Callable[[], bool]]:
+) -> tuple[Callable[[Any], None], Callable[[float, int, Any], int], Callable[[], bool]]:
     """Return functions that share their variables, which are read faster than attributes.
 
     Returns:
-        ``record(value)``; ``settle(now, room)``, which has the gauge show the last value, puts what is held into the
-        buffer, makes room for so many, and returns how many values were held; and ``show_newest()``.
+        ``record(value)``; ``settle(now, room, more)``, which has the gauge show the last value, puts what is held, with
+        one more unless that is None, into the buffer, makes room for so many, and returns how many values there were;
+        and ``show_newest()``.
     """
     low, high, last, count, room = inf, -inf, 0.0, 0, 0
 
@@ -283,9 +288,16 @@ def _recorder(  # noqa: C901 - each call would cost as much as all of it
                     return
         curve.record_slowly(value)
 
-    def settle(now: float, values: int) -> int:
-        nonlocal low, high, count, room
+    def settle(now: float, values: int, more: Any) -> int:
+        nonlocal low, high, last, count, room
         held = count
+        if more is not None:
+            if more < low:  # noqa: PLR1730 - min() would be a call
+                low = more
+            if more > high:  # noqa: PLR1730
+                high = more
+            last = more
+            held += 1
         if held:
             curve.gauge.current = last
             curve.buffer += low, high, last, held, now
