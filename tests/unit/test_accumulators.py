@@ -464,7 +464,7 @@ def test_a_device_that_fails_costs_its_own_values(caplog: pytest.LogCaptureFixtu
     into, counter, gauge = distribution(), Sum(SeriesLosses("counter")), LastValue(SeriesLosses("gauge"))
     into._buffer += broken
     counter._buffer += broken
-    gauge._waiting = deque(broken)
+    gauge.waiting = deque(broken)
     for each in (into, counter, gauge):
         each.fold()
         assert each.fold()

@@ -68,15 +68,16 @@ class LastValue:
         followed: the recorders whose values it shows, too.
         record: records one value: :meth:`set`, or its curve's.
         curve: keeps the values, too; None where nothing asks for them.
+        waiting: values that are on their way from a device; None, or empty, where there are none.
     """
 
-    __slots__ = ("_waiting", "current", "curve", "followed", "losses", "record", "start_unix_nano")
+    __slots__ = ("current", "curve", "followed", "losses", "record", "start_unix_nano", "waiting")
 
     def __init__(self, losses: SeriesLosses) -> None:
         self.losses = losses
         self.start_unix_nano = time.time_ns()
         self.current: Number | None = None
-        self._waiting: deque[Pending] | None = None
+        self.waiting: deque[Pending] | None = None
         self.followed: tuple[Followed, ...] = ()
         self.curve: Keeper | None = None
         self.record: Callable[[Any], None] = self.set
@@ -91,18 +92,18 @@ class LastValue:
             self.current = value
             if value - value:  # NaN is true; finite numbers give 0.0
                 self.losses.nonfinite += 1
-            self._waiting = None
+            self.waiting = None
             return
         number = self.losses.read(value)
         if isinstance(number, Pending):
-            if self._waiting is None:
-                self._waiting = deque(maxlen=_WAITING_LIMIT)
-            elif len(self._waiting) == _WAITING_LIMIT:
+            if self.waiting is None:
+                self.waiting = deque(maxlen=_WAITING_LIMIT)
+            elif len(self.waiting) == _WAITING_LIMIT:
                 self.fold()
-            self._waiting.append(number)
+            self.waiting.append(number)
         elif number is not None:
             self._set(number)
-            self._waiting = None
+            self.waiting = None
 
     def _set(self, number: Number) -> None:
         self.current = number
@@ -130,10 +131,10 @@ class LastValue:
 
     def fold(self) -> bool:
         """Take over values from elsewhere, and device values that have arrived; True where none is on its way."""
-        waiting, curve = self._waiting, self.curve
+        waiting, curve = self.waiting, self.curve
         all_arrived = curve is None or curve.show_newest()
         if not switch.on:
-            self._waiting = None
+            self.waiting = None
             return True
         if not (waiting or self.followed):
             return all_arrived
@@ -144,7 +145,7 @@ class LastValue:
                 arrived = waiting.popleft()
             except IndexError:  # another thread that folds took it
                 break
-            number = self.losses.arrived(arrived) if waiting is self._waiting else None
+            number = self.losses.arrived(arrived) if waiting is self.waiting else None
             if number is not None:
                 self._set(number)
         return all_arrived and not waiting
@@ -156,7 +157,7 @@ class LastValue:
     def reset(self) -> None:
         """Forget everything, as a forked child does."""
         self.current = None
-        self._waiting = None
+        self.waiting = None
         self.followed = ()
         self.start_unix_nano = time.time_ns()
 

@@ -82,7 +82,10 @@ class GaugeColumn:
         self.rows: Rows[LastValue] = rows
         for start in range(0, len(rows), _SLICE_GAUGES):
             for gauge in rows.series[start : start + _SLICE_GAUGES]:
-                gauge.fold()
+                if gauge.curve is None or gauge.followed or gauge.waiting:
+                    gauge.fold()
+                else:  # as a fold does, which a call of it would double
+                    gauge.curve.show_newest()
             pace()
         self.values: list[Number | None] = [gauge.current for gauge in rows.series]
 
