@@ -17,7 +17,14 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
 
 from examples import examples
-from tachograph.recording.exponential import BUCKETS, SDK_BUCKETS, ExponentialCounts, ExponentialHistogram, histogram_of
+from tachograph.recording.exponential import (
+    BUCKETS,
+    SDK_BUCKETS,
+    ExponentialCounts,
+    ExponentialHistogram,
+    histogram_of,
+    histograms_of,
+)
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 chunks = st.lists(st.lists(finite, min_size=1, max_size=60), min_size=1, max_size=6)
@@ -94,6 +101,31 @@ def test_few_values_on_the_bounds_of_buckets(values: list[float]) -> None:
     found = ExponentialCounts().plus(sorted(values)).histogram()
     assert found == histogram_of(Counter(values))
     assert listed(found, "positive") == expected(values, found.scale)
+
+
+FEW_CHUNKS = st.lists(
+    st.lists(ON_A_BOUND | st.floats(1e-9, 1e9) | st.integers(1, 2**60), min_size=1, max_size=60), max_size=4
+)
+
+
+@settings(max_examples=examples(150))
+@given(
+    series=st.lists(st.tuples(FEW_CHUNKS | chunks, st.booleans()), max_size=6),
+    most=st.sampled_from([SDK_BUCKETS, BUCKETS]),
+    has_numpy=st.booleans(),
+)
+def test_histograms_of_many_series_are_those_of_each(
+    series: list[tuple[list[list[float]], bool]], most: int, has_numpy: bool
+) -> None:
+    """Counting series together changes no bucket, whatever their values are: few or many, on bounds, of any sign."""
+    every = [counted(chunks, most, packed=packed) for chunks, packed in series]
+    with pytest.MonkeyPatch.context() as patch:
+        if not has_numpy:
+            patch.setitem(sys.modules, "numpy", None)
+        found = histograms_of(every)
+        wanted = [counts.histogram() for counts in every]
+    assert found == wanted
+    assert repr(found) == repr(wanted)
 
 
 @settings(max_examples=examples(50))

@@ -18,9 +18,9 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Protocol
 
-from tachograph.recording.exponential import ExponentialHistogram
+from tachograph.recording.exponential import ExponentialCounts, ExponentialHistogram
 from tachograph.recording.interrupts import free_within
-from tachograph.recording.intervals import NEVER, NOTHING, Counted, IntervalReader, Intervals
+from tachograph.recording.intervals import NEVER, NO_COUNTS, NOTHING, Counted, IntervalReader, Intervals, Known
 from tachograph.recording.kept_calls import KeptCalls
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.summary import (
@@ -410,12 +410,20 @@ class Distribution(_Buffered):
         counted = self._state[1]
         return counted is not None and not counted.is_read_by(reader)
 
-    def read(self, reader: IntervalReader, wait: float = 0.0) -> tuple[ValueSummary, ExponentialHistogram | None]:
+    def counts(self) -> ExponentialCounts:
+        """Return the values that have been folded since the last interval of any reader ended."""
+        counted = self._state[1]
+        return NO_COUNTS if counted is None else counted.now
+
+    def read(
+        self, reader: IntervalReader, wait: float = 0.0, known: Known | None = None
+    ) -> tuple[ValueSummary, ExponentialHistogram | None]:
         """Return the values that have been folded so far, and those of a reader's interval, which ends with it.
 
         Args:
             reader: of the registry's intervals.
             wait: seconds to wait for a fold that another thread has begun; one of this thread is never waited for.
+            known: what :meth:`counts` returned, and its histogram.
 
         Returns:
             No histogram where a fold is under way: the interval goes on.
@@ -433,7 +441,7 @@ class Distribution(_Buffered):
             summary, counted = self._state
             interval = NOTHING
             if counted is not None:
-                interval, counted = counted.read(reader, self._intervals)
+                interval, counted = counted.read(reader, self._intervals, known)
                 self._state = summary, counted
             self._folding = 0
         return summary, interval

@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import Generic, TypeVar, overload
 
 from tachograph.recording.accumulators import FOLD_WAIT, Distribution, LastValue
-from tachograph.recording.exponential import ExponentialHistogram
+from tachograph.recording.exponential import ExponentialHistogram, histograms_of
 from tachograph.recording.instrument import Instrument
 from tachograph.recording.intervals import NOTHING, IntervalReader
 from tachograph.recording.points import (
@@ -117,13 +117,21 @@ class HistogramColumn:
         self.rows = rows
         self.is_read = reader is not None
         self.intervals: dict[int, ExponentialHistogram | None] = {}
-        for place, series in enumerate(rows.series if folds else ()):
-            series.fold(FOLD_WAIT)
-            if reader is not None and series.has_interval(reader):
-                self.intervals[place] = series.read(reader, FOLD_WAIT)[1]
-            if place % _SLICE == _SLICE - 1:
-                pace()
+        for start in range(0, len(rows) if folds else 0, _SLICE):
+            some = rows.series[start : start + _SLICE]
+            for series in some:
+                series.fold(FOLD_WAIT)
+            if reader is not None:
+                self._read(reader, start, some)
+            pace()
         self.summaries: list[ValueSummary] = [series.summary() for series in rows.series]
+
+    def _read(self, reader: IntervalReader, start: int, some: Sequence[Distribution]) -> None:
+        """Read the intervals of some series, which end here."""
+        ended = [(place, series) for place, series in enumerate(some, start) if series.has_interval(reader)]
+        counts = [series.counts() for _, series in ended]
+        for (place, series), known in zip(ended, zip(counts, histograms_of(counts), strict=True), strict=True):
+            self.intervals[place] = series.read(reader, FOLD_WAIT, known)[1]
 
     def points(self) -> Iterator[MetricPoints]:
         """Yield each metric that has a value."""

@@ -78,13 +78,14 @@ class _Share(NamedTuple):
     waiting: ExponentialHistogram = NOTHING
 
 
-_NO_COUNTS = ExponentialCounts()
+NO_COUNTS = ExponentialCounts()
+Known = tuple[ExponentialCounts, ExponentialHistogram]  # counts whose histogram is there already, and that
 
 
 class Counted(NamedTuple):
     """Values that a distribution has counted for its readers. Never changed once made."""
 
-    now: ExponentialCounts = _NO_COUNTS
+    now: ExponentialCounts = NO_COUNTS
     shares: Mapping[IntervalReader, _Share] = {}
 
     def plus(self, ordered: object) -> Counted:
@@ -95,11 +96,16 @@ class Counted(NamedTuple):
         """Tell whether a reader has them all, by a reading that it has finished."""
         share = self.shares.get(reader)
         is_finished = share is not None and share.waiting is NOTHING and share.reading < reader.readings
-        return is_finished and self.now is _NO_COUNTS
+        return is_finished and self.now is NO_COUNTS
 
-    def read(self, reader: IntervalReader, intervals: Intervals) -> tuple[ExponentialHistogram, Counted]:
+    def read(
+        self, reader: IntervalReader, intervals: Intervals, known: Known | None = None
+    ) -> tuple[ExponentialHistogram, Counted]:
         """Return a reader's interval, which ends here, and the values that are left for the others."""
-        ended = NOTHING if self.now is _NO_COUNTS else self.now.histogram()
+        if self.now is NO_COUNTS:
+            ended = NOTHING
+        else:
+            ended = known[1] if known is not None and known[0] is self.now else self.now.histogram()
         shares: dict[IntervalReader, _Share] = {}
         for each in intervals.readers:
             share = self.shares.get(each, _Share())
