@@ -327,7 +327,8 @@ def histograms_of(counts: Sequence[ExponentialCounts]) -> list[ExponentialHistog
     found: dict[int, ExponentialHistogram] = {}
     if np is not None:
         places = [place for place, of in enumerate(counts) if of.few and of.extremes()[0] >= _SMALLEST]
-        found = dict(zip(places, _of_few_each(np, [counts[place] for place in places]), strict=True))
+        some = [counts[place] for place in places]
+        found = dict(zip(places, _of_few_each(np, some), strict=True)) if some else {}
     return [found.get(place) or of.histogram() for place, of in enumerate(counts)]
 
 
