@@ -290,12 +290,15 @@ def _recorded(said: Mapping[str, Any], status: int, options: argparse.Namespace)
         yield f"{lost}: {loss.why.replace('`', '')}" if loss.why else lost
     lost = f"lost: {in_words(losses)}" if losses else "none lost"
     points, events = said["points"], said.get("events", 0)
-    counted = f"{points:,} point{'s' * (points != 1)} and {events:,} event{'s' * (events != 1)}"
-    numbers = f"{counted} were recorded, {lost}"
+    diagnosis = said.get("diagnosis") or {}
+    counted = f"{points:,} point{'s' * (points != 1)}"
+    if not points and diagnosis.get("goodput"):  # a program that logs nothing
+        counted = "the phases of its steps"
+    numbers = f"{counted} and {events:,} event{'s' * (events != 1)} were recorded, {lost}"
     known = ", as far as is known" if missing else ""  # losses count once they have been reported
     renewed = [f"{each['file']} was {each['why']} meanwhile" for each in said.get("renewed", [])]
     yield "; ".join([f"{_ended(status)}: {numbers}{known}", *missing, *renewed, shown])
-    yield from _diagnosed(said.get("diagnosis") or {})
+    yield from _diagnosed(diagnosis)
 
 
 def _diagnosed(diagnosis: Mapping[str, Any]) -> Iterator[str]:
