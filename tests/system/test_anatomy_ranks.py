@@ -152,5 +152,5 @@ def test_the_slow_rank_is_named(diagnosed: Diagnosis) -> None:
     """Both ranks' steps last as long, and the verdict names the one that the other waits for, and its phase."""
     found = diagnosed.verdicts[0]
     assert (found.name, found.ranks, found.severity) == ("straggler", (1,), "critical")
-    assert "more forward a step" in found.evidence
+    assert "a step more in forward than the others" in found.evidence
     assert diagnosed.scores[1] > 0.3 > diagnosed.scores[0]
