@@ -9,7 +9,7 @@ from math import ceil, inf, isfinite, isnan
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from curves import Bench
@@ -261,6 +261,7 @@ def test_a_percentile_needs_buckets() -> None:
 
 
 @given(st.lists(st.lists(st.floats(0.01, 10), min_size=1, max_size=5), min_size=1, max_size=150), st.integers(50, 160))
+@example([[1.0, 1.0, 1.0, 9.0, 9.009677102628336]], 50)
 @settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_of_many_samples_neighbours_are_one(
     tmp_path_factory: pytest.TempPathFactory, intervals: list[list[float]], most: int

@@ -66,7 +66,8 @@ def interpolated(ordered: Sequence[float], ends: Sequence[int], part: float) -> 
     low = ordered[bisect_right(ends, below)]
     high = ordered[bisect_right(ends, min(below + 1, ends[-1] - 1))]
     share = rank - below
-    return low * (1 - share) + high * share  # not low + (high - low) * share: the difference may overflow
+    between = low * (1 - share) + high * share  # not low + (high - low) * share: the difference may overflow
+    return min(max(between, low), high)  # rounding leads outside of them, and one part below a smaller one
 
 
 def _middles(finite: Sequence[float]) -> dict[float, int]:
