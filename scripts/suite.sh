@@ -1,8 +1,7 @@
 #!/bin/sh
 # suite.sh PYTHON test|long [ARGUMENT …]: the tests, with pytest's further arguments. First those that run beside each
-# other, then, at most two at a time, those that measure time: they wait for time-outs. A few that fail on a machine
-# whose processors or whose disk are busy run once more, alone, and are named: what fails alone, too, or more than ten,
-# is a failure.
+# other, then, at most two at a time, those that measure time: they wait for time-outs. A few that fail on a busy machine
+# run once more, alone, and are named: what fails alone, too, or more than five, is a failure.
 set -u
 python=$1 part=$2
 shift 2
@@ -17,7 +16,7 @@ tests() { # OPTIONS ARGUMENT …: a pass of pytest; few that failed once more, a
   status=$?
   if [ "$status" -eq 1 ]; then
     count=$("$python" -c 'import json; print(len(json.load(open(".pytest_cache/v/cache/lastfailed"))))')
-    if [ "$count" -le 10 ]; then
+    if [ "$count" -le 5 ]; then
       echo "suite.sh: $count failed, and run once more, alone:"
       "$python" -m pytest --last-failed --last-failed-no-failures=none "$@" --cov-append
       status=$?

@@ -10,6 +10,7 @@ from typing import Any
 from bad_accounts import Account, Item
 from bad_backends import SECRET, Backend, Fault
 
+SHORT_TIMEOUT = 1.0  # seconds of a client, within which a program trains
 DEAD_END, SLOW_END = 1.0, 10.0  # seconds that a backend may add to the end: one that takes nothing, one that takes
 CLOSE = 5.0  # seconds that MetricsLogger.close() takes at most, by its documentation
 SLACK = 1.0  # seconds for the end of the interpreter and of its libraries, on a machine that does other things
@@ -64,7 +65,8 @@ def judge(fault: Fault, backend: Backend, account: Account, asked: dict[str, Any
     if not all(ran.report for ran in runs):
         return found
     closes = CLOSE if fault.door == "influxdb" and asked["end"] == "shutdown" else 0.0
-    found.late = list(_delays(runs[0], closes + (SLOW_END if fault.takes else DEAD_END) + SLACK))
+    takes = fault.takes or (fault.takes_late and asked["settings"]["timeout"] <= SHORT_TIMEOUT)
+    found.late = list(_delays(runs[0], closes + (SLOW_END if takes else DEAD_END) + SLACK))
     recorded = int(runs[0].report["steps"])
     destinations = ("otlp", "journal") if fault.door == "otlp" else ("influxdb", "journal")
     found.lost = sum(ran.lost(*destinations) for ran in runs)

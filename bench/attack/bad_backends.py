@@ -45,6 +45,7 @@ class Fault:
         kind: ``HTTP``, ``gRPC``, ``hub`` or ``InfluxDB``.
         put_up: starts it, given an account and a folder.
         takes: it goes on taking requests, if slowly: the end may take ten seconds.
+        takes_late: it has taken a request once the client's time-out is over: with one of a second it takes some.
         complete: nothing may be lost.
         opaque: arrived items are not in the account; ``Backend.wrong`` looks.
     """
@@ -53,6 +54,7 @@ class Fault:
     kind: str
     put_up: Callable[[Account, Path], AbstractContextManager[Backend]]
     takes: bool = False
+    takes_late: bool = False
     complete: bool = False
     opaque: bool = False
 

@@ -250,7 +250,7 @@ def until_the_end(exchange: Exchange) -> None:
 
 
 def _fault(name: str, behaviour: Behaviour = takes, **more: Any) -> Fault:
-    told = {key: more.pop(key) for key in ("takes", "complete") if key in more}
+    told = {key: more.pop(key) for key in ("takes", "takes_late", "complete") if key in more}
     return Fault(name, "HTTP", partial(serving, behaviour=behaviour, **more), **told)
 
 
@@ -277,7 +277,7 @@ FAULTS = (
     _fault(  # its status says that it has taken them
         "an answer whose body never ends",
         endless(_OK + b"Content-Length: 9999999\r\n\r\n", b"x", sure=False),
-        takes=True,
+        takes_late=True,
     ),
     _fault("interim answers without end", endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n", sure=False)),
     _fault("an answer shorter than it says", answers(_OK, b"Content-Length: 99\r\n\r\nshort"), **_LATER),

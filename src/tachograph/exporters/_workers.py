@@ -172,7 +172,7 @@ class Workers:
 
     def _taken(self, me: threading.Thread, queues: Iterable[Served], now: float) -> tuple[Served, Job] | None:
         for queue in queues:
-            at_it = sum([other is queue for other, _ in self._under_way.values()]) if self._under_way else 0
+            at_it = sum(other is queue for other, _ in self._under_way.values())
             if at_it < self._size and (job := queue.next_job(now)) is not None:
                 self._under_way[me] = queue, now
                 if len(self._queues) > 1 and queue in self._queues:  # the others have their turn

@@ -311,7 +311,7 @@ class DeliveryQueue:
         times = [now + self._look_again, self._back_off.not_before, self._disk_not_before, self._look_at]
         if self._waiting:
             times.append(self._waiting.due_at)
-        return min([moment for moment in times if moment > now])
+        return min(moment for moment in times if moment > now)
 
     def next_job(self, now: float) -> Callable[[], None] | None:
         """Return something to do; None where there is nothing yet, or the end has come."""
