@@ -188,7 +188,7 @@ KEYS = (
 def one(kind: Kind, attributes: Attributes = ()) -> NumberPoint | HistogramPoint:
     """Return a point of this kind."""
     if kind == "histogram":
-        return HistogramPoint(attributes, ValueSummary(1, Total(1), 1, 1, (1,), 0), (5.0,), time.time_ns(), ())
+        return HistogramPoint(attributes, ValueSummary(1, Total(1), 1, 1, (1, 0), 0), (5.0,), time.time_ns(), ())
     return NumberPoint(attributes, 1, time.time_ns())
 
 

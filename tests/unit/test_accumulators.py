@@ -68,7 +68,8 @@ def test_buckets_agree_with_a_count_by_hand(values: list[float]) -> None:
         into.record(value)
     into.fold()
     spread = into.summary()
-    assert list(spread.at_most) == [sum(value <= bound for value in values) for bound in bounds]
+    at_most = [sum(value <= bound for value in values) for bound in bounds]
+    assert (list(spread.at_most), sum(spread.buckets), len(spread.buckets)) == (at_most, len(values), 6)
     if values:
         assert (spread.minimum, spread.maximum) == (min(values), max(values))
 

@@ -16,7 +16,7 @@ def metric(kind: str, *points: NumberPoint | HistogramPoint) -> MetricPoints:
 
 def histogram(count: int, high: float, *seen: int) -> HistogramPoint:
     """Return a histogram of ones and ``high``, with exemplars from these times."""
-    spread = ValueSummary(count, Total(count), 1, high, (count,), 0)
+    spread = ValueSummary(count, Total(count), 1, high, (count, 0), 0)
     return HistogramPoint((), spread, (9.0,), 5, tuple(Exemplar(1, time, 1, 1) for time in seen))
 
 

@@ -342,7 +342,7 @@ def test_what_has_no_single_values_stays_explicit() -> None:
     program = Program()
     program.registry.group("g").instrument("loss").record(0.5)
     program.registry.group("g").instrument("save.success").record(1)
-    windows = HistogramPoint((), ValueSummary(3, Total(6), 1.0, 3.0, (1, 2)), (1.0, 2.0), 1, ())
+    windows = HistogramPoint((), ValueSummary(3, Total(6), 1.0, 3.0, (1, 1, 1)), (1.0, 2.0), 1, ())
     metric = MetricPoints("g", "load", "s", "histogram", "All values of the Stat load.", [windows])
     program.registry.group("g").sources.append(lambda: iter([metric]))
     kinds = {metric.name: metric.WhichOneof("data") for request in program.requests() for metric in listed(request)}

@@ -259,7 +259,7 @@ def test_series_of_other_boundaries_are_added_up_in_those_that_both_have() -> No
 
     program = Program(InMemoryMetricReader(preferred_temporality={Histogram: DELTA}))
     parts = {
-        "fine": HistogramPoint((), ValueSummary(3, Total(6), 1, 3, (1, 3), 0), (1.0, 5.0), 2, ()),
+        "fine": HistogramPoint((), ValueSummary(3, Total(6), 1, 3, (1, 2, 0), 0), (1.0, 5.0), 2, ()),
         "bare": HistogramPoint((), ValueSummary(2, Total(2), 1, math.nan, (), 0), (), 1, ()),
     }
     shown = ["fine"]

@@ -115,7 +115,7 @@ def _added(now: ValueSummary, before: ValueSummary) -> ValueSummary:
         total.plus(-before.total.floats).plus(-before.total.lost),
         now.minimum if now.minimum < before.minimum else nan,
         now.maximum if now.maximum > before.maximum else nan,
-        tuple(map(int.__sub__, now.at_most, before.at_most)),
+        tuple(map(int.__sub__, now.buckets, before.buckets)),
         now.nonfinite - before.nonfinite,
     )
 

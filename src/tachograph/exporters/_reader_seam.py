@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tachograph.recording.points import OVERFLOW, Attributes, HistogramPoint, identity
-from tachograph.recording.summary import Exemplar, ValueSummary
+from tachograph.recording.summary import Exemplar, ValueSummary, buckets_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import ExemplarFilter, Histogram
@@ -297,7 +297,7 @@ class Stream:
             return point
         spread, nan = point.summary, float("nan")
         return point._replace(
-            summary=ValueSummary(spread.count, spread.total, nan, nan, spread.at_most, spread.nonfinite)
+            summary=ValueSummary(spread.count, spread.total, nan, nan, spread.buckets, spread.nonfinite)
         )
 
 
@@ -367,7 +367,7 @@ def _rebucketed(point: HistogramPoint, boundaries: tuple[float, ...]) -> Histogr
     """Return the point with only these of its boundaries."""
     spread = point.summary
     at_most = dict(zip(point.boundaries, spread.at_most, strict=True))
-    kept = tuple(at_most[bound] for bound in boundaries)
+    kept = buckets_of([at_most[bound] for bound in boundaries], spread.count)
     return point._replace(
         summary=ValueSummary(spread.count, spread.total, spread.minimum, spread.maximum, kept, spread.nonfinite),
         boundaries=boundaries,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tachograph.exporters._deltas import ClosedWindowReader, Deltas
@@ -104,14 +103,13 @@ def histogram_data_point(point: HistogramPoint, now: int, exemplars: Sequence[Ex
     from opentelemetry.sdk.metrics.export import HistogramDataPoint
 
     spread = point.summary
-    at_most = (0, *spread.at_most, spread.count)
     return HistogramDataPoint(
         dict(point.attributes),
         point.start_unix_nano,
         now,
         spread.count,
         encodable_number(spread.total.value()),
-        tuple([upper - lower for lower, upper in pairwise(at_most)]),
+        spread.buckets or (spread.count,),
         point.boundaries,
         _known(spread.minimum),
         _known(spread.maximum),

@@ -114,7 +114,7 @@ class NodePage:
 
 
 def _histogram(series: HubSeries, value: Buckets) -> HistogramPoint:
-    summary = ValueSummary(value.count, Total(0, value.total), math.nan, math.nan, value.at_most())
+    summary = ValueSummary(value.count, Total(0, value.total), math.nan, math.nan, value.counts)
     return HistogramPoint(series.labels, summary, value.bounds, 0, series.exemplars)
 
 

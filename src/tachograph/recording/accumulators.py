@@ -30,6 +30,7 @@ from tachograph.recording.summary import (
     Total,
     ValueSummary,
     Wanted,
+    no_buckets,
     ordered_summary_of,
     sorted_out,
     sum_of,
@@ -374,7 +375,7 @@ class Distribution(_Buffered):
         self.kept: KeptCalls | None = None
         self._intervals = intervals
         self._wanted = _buckets(boundaries)
-        self._state = ValueSummary(at_most=(0,) * len(boundaries)), None
+        self._state = ValueSummary(buckets=no_buckets(boundaries)), None
         if switch.made is not None:
             switch.made(self)
 
@@ -460,7 +461,7 @@ class Distribution(_Buffered):
         """Forget everything, as a forked child does."""
         self._reset_buffer()
         self.exemplars = None
-        self._state = ValueSummary(at_most=(0,) * len(self.boundaries)), None
+        self._state = ValueSummary(buckets=no_buckets(self.boundaries)), None
 
 
 Accumulator = LastValue | Sum | Distribution

@@ -32,7 +32,7 @@ class NumberPoint(NamedTuple):
 
 
 class HistogramPoint(NamedTuple):
-    """The state of one series of a histogram; ``summary.at_most`` belongs to ``boundaries``.
+    """The state of one series of a histogram; ``summary.buckets`` belong to ``boundaries``.
 
     ``interval`` holds the values since the last collection of the same reader; None where no reader asked for them, or
     they come with the next one.

@@ -7,7 +7,8 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import partial
-from operator import add
+from itertools import accumulate
+from operator import add, sub
 from typing import Any, NamedTuple
 
 from tachograph.recording.sketch import Sketch
@@ -76,7 +77,7 @@ class ValueSummary(NamedTuple):
 
     Attributes:
         count: of the finite values, which all the following but ``last`` are about.
-        at_most: how many are at most each of the boundaries that were asked for.
+        buckets: how many are in each bucket: up to each of the boundaries that were asked for, and above them all.
         nonfinite: how many other values there were.
         last: of all values.
         squares: the sum of the squared distances from the mean, where that was asked for.
@@ -87,7 +88,7 @@ class ValueSummary(NamedTuple):
     total: Total = Total()
     minimum: float = math.inf
     maximum: float = -math.inf
-    at_most: tuple[int, ...] = ()
+    buckets: tuple[int, ...] = ()
     nonfinite: int = 0
     last: Number = 0
     squares: float = 0.0
@@ -97,6 +98,11 @@ class ValueSummary(NamedTuple):
     def added(self) -> int:
         """The number of values, the non-finite ones included."""
         return self.count + self.nonfinite
+
+    @property
+    def at_most(self) -> tuple[int, ...]:
+        """How many values are at most each of the boundaries."""
+        return tuple(accumulate(self.buckets[:-1]))
 
     def mean(self) -> float:
         """Return the mean, NaN where nothing was finite."""
@@ -120,7 +126,7 @@ class ValueSummary(NamedTuple):
             self.total.plus(later.total),
             math.nan if no_low else min(self.minimum, later.minimum),
             math.nan if no_high else max(self.maximum, later.maximum),
-            tuple(map(int.__add__, self.at_most, later.at_most)),
+            tuple(map(int.__add__, self.buckets, later.buckets)),
             self.nonfinite + later.nonfinite,
             later.last,
             _squares(self, later) if squares else 0.0,
@@ -143,16 +149,15 @@ class ValueSummary(NamedTuple):
         """
         low, high, count = float(ordered[0]), float(ordered[-1]), len(ordered)
         number, so_far, minimum, maximum, before, others, *_ = self
-        # Below the first of these bounds there is none of the values, and at most the last one are all of them.
-        start, end = bisect_left(boundaries, ordered[0]), bisect_left(boundaries, ordered[-1])
-        at_most = (
-            *before[:start],
-            *map(add, before[start:end], map(partial(bisect_right, ordered), boundaries[start:end])),
-            *map(count.__add__, before[end:]),
-        )
+        buckets = before
+        if boundaries:
+            start, end = bisect_left(boundaries, ordered[0]), bisect_left(boundaries, ordered[-1])  # of the two values
+            at_most = [*map(partial(bisect_right, ordered), boundaries[start:end]), count] if end > start else [count]
+            more = map(sub, at_most, (0, *at_most))
+            buckets = (*before[:start], *map(add, before[start:], more), *before[end + 1 :])
         low = low if low < minimum else minimum  # noqa: FURB136 - half the time of min()
         high = high if high > maximum else maximum  # noqa: FURB136
-        whole = number + count, so_far.plus(total), low, high, at_most, others + nonfinite, 0, 0.0, None
+        whole = number + count, so_far.plus(total), low, high, buckets, others + nonfinite, 0, 0.0, None
         found: ValueSummary = _made(ValueSummary, whole)
         return found
 
@@ -203,7 +208,7 @@ class Wanted:
     """The parts of a summary that are wanted besides count, sum, minimum and maximum.
 
     Args:
-        boundaries: for ``at_most``; ascending.
+        boundaries: of the buckets; ascending.
         squares: the sum of the squared distances from the mean.
         sketch: the sketch for quantiles.
         ordered: the values in their order; with boundaries they are anyway.
@@ -303,15 +308,15 @@ def ordered_summary_of(
     The order is an array of NumPy or a list; None where there is no finite value, or nothing wants it.
     """
     if not finite:
-        none = (0,) * len(wanted.boundaries)
-        return ValueSummary(at_most=none, nonfinite=nonfinite, last=last, sketch=sketch), None
+        none = ValueSummary(buckets=no_buckets(wanted.boundaries), nonfinite=nonfinite, last=last, sketch=sketch)
+        return none, None
     np = numpy() if len(finite) >= WORTH_PACKING else None
     described = _described(finite, wanted) if np is None else _described_by_numpy(np, finite, wanted)
-    low, high, at_most, squares, ordered = described
+    low, high, buckets, squares, ordered = described
     if wanted.sketch:
         sketch = (sketch or Sketch()).plus(finite)
     sums = Total(total) if isinstance(total, int) else Total(0, total)
-    found = ValueSummary(len(finite), sums, float(low), float(high), at_most, nonfinite, last, squares, sketch)
+    found = ValueSummary(len(finite), sums, float(low), float(high), buckets, nonfinite, last, squares, sketch)
     return found, ordered
 
 
@@ -319,16 +324,16 @@ _Description = tuple[Number, Number, tuple[int, ...], float, Any]
 
 
 def _described(finite: Sequence[Number], wanted: Wanted) -> _Description:
-    at_most: tuple[int, ...] = ()
+    buckets: tuple[int, ...] = ()
     squares = 0.0
     ordered = None
     if wanted.boundaries or wanted.ordered:
         ordered = sorted(finite)
-        at_most = tuple([bisect_right(ordered, bound) for bound in wanted.boundaries])
+        buckets = buckets_of([bisect_right(ordered, bound) for bound in wanted.boundaries], len(ordered))
     if wanted.squares:
         mean = as_float(sum_of(finite)) / len(finite)
         squares = math.fsum((value - mean) ** 2 for value in finite)
-    return min(finite), max(finite), at_most, squares, ordered
+    return min(finite), max(finite), buckets, squares, ordered
 
 
 def _described_by_numpy(np: Any, finite: Sequence[Number], wanted: Wanted) -> _Description:
@@ -344,11 +349,21 @@ def _described_by_numpy(np: Any, finite: Sequence[Number], wanted: Wanted) -> _D
     if wanted.boundaries or wanted.ordered:
         packed = np.frombuffer(bytearray(data))
         packed.sort()
-        at_most = tuple(packed.searchsorted(wanted.packed(np), side="right").tolist())
-        return packed[0], packed[-1], at_most, squares, packed
+        at_most = packed.searchsorted(wanted.packed(np), side="right").tolist()
+        return packed[0], packed[-1], buckets_of(at_most, len(finite)), squares, packed
     packed = np.frombuffer(data)
     # The methods min() and max() are wrappers in Python around these.
     return np.minimum.reduce(packed), np.maximum.reduce(packed), (), squares, None
+
+
+def no_buckets(boundaries: Sequence[float]) -> tuple[int, ...]:
+    """Return the counts of the buckets of no value."""
+    return (0,) * (len(boundaries) + 1) if boundaries else ()
+
+
+def buckets_of(at_most: Sequence[int], count: int) -> tuple[int, ...]:
+    """Return the counts of buckets, by how many of the values are at most each of the boundaries."""
+    return tuple(map(sub, (*at_most, count), (0, *at_most))) if at_most else ()
 
 
 def sum_of(finite: Sequence[Number]) -> Number:

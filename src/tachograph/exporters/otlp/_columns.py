@@ -57,14 +57,15 @@ class _Frames:
     def __init__(self, rows: Rows[Any], before: _Frames | None, frame: Callable[[int], Frame]) -> None:
         self.rows = rows
         self.said = [_description(rows, place) for place in range(len(rows))]
-        known: dict[tuple[object, str], Frame] = {}
+        known: dict[tuple[object, ...], Frame] = {}
         if before is not None:
-            known = dict(zip(zip(before.rows.series, before.said, strict=True), before.found, strict=True))
+            of = zip(before.rows.series, before.said, before.rows.starts, strict=True)
+            known = dict(zip(of, before.found, strict=True))
         self.found: list[Frame] = []
         self.failed: dict[int, str] = {}
         self.long: list[int] = []
         for place, series in enumerate(rows.series):
-            parts = known.get((series, self.said[place]), _NONE)
+            parts = known.get((series, self.said[place], rows.starts[place]), _NONE)
             try:
                 parts = frame(place) if parts is _NONE else parts
             except Exception as error:  # noqa: BLE001 - any attribute's __str__ may fail
@@ -189,11 +190,11 @@ class HistogramMessages:
 
     def __init__(self, rows: Rows[Any], scope: bytes, before: HistogramMessages | None, spreads: Spreads) -> None:
         self._scope, self._spreads = scope, spreads
-        self._boundaries = [series.boundaries for series in rows.series]
-        self._layouts = [histogram_layout(boundaries) for boundaries in self._boundaries]
+        self._layouts = [histogram_layout(series.boundaries) for series in rows.series]
 
         def frame(place: int) -> Frame:
-            return histogram_frame(_named(rows, place), rows.attributes[place], self._boundaries[place]), b""
+            named, boundaries = _named(rows, place), rows.series[place].boundaries
+            return histogram_frame(named, rows.attributes[place], boundaries, rows.starts[place]), b""
 
         self.frames: _Frames = _Frames(rows, None if before is None else before.frames, frame)
         known = {} if before is None else dict(zip(before.frames.rows.series, before.sent, strict=True))
@@ -225,13 +226,13 @@ class HistogramMessages:
         self.sent = list(summaries)
         held = self._held if beside else ()
         if whole:
-            wanted = [bool(summary.added) for summary in summaries]
+            wanted = [summary.count + summary.nonfinite > 0 for summary in summaries]
         else:  # a summary is another one as soon as it has another value
             wanted = [new is not old and bool(new.added) for new, old in zip(summaries, before, strict=True)]
             for place in held:
                 wanted[place] = bool(summaries[place].added)
         frames, layouts, rows = self.frames.found, self._layouts, column.rows
-        series, starts = rows.series, rows.starts
+        series = rows.series
         for places in self.frames.chosen(wanted, lose, _HISTOGRAMS):
             content: list[bytes] = []
             lost = 0
@@ -239,7 +240,7 @@ class HistogramMessages:
                 summary = summaries[place]
                 try:
                     if summary.count and not series[place].exemplars:
-                        packed = packed_histogram(layouts[place], summary, starts[place], now)
+                        packed = packed_histogram(layouts[place], summary, now)
                         content += frames[place][0], packed
                     else:  # the message has another length
                         content += self._message(column, place, now)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import compress
-from operator import is_not, ne, or_, sub
+from operator import is_not, ne, or_
 from struct import Struct
 from typing import NamedTuple, cast
 
@@ -42,6 +42,7 @@ _NUMBER_BYTES, _SINCE_BYTES = 18, 27  # time and value, and start
 _COUNT, _SUM_OF = 0x21, 0x29
 _LEAST, _GREATEST = 0x59, 0x61  # of explicit buckets: 11 and 12
 _EXTREME = Struct("<Bd").pack
+_SINCE = Struct("<BQB").pack  # start, and the tag of the time
 _EXEMPLAR = Struct("<BBBQBd2s8s2s16s").pack  # time 2, as_double 3, span_id 4, trace_id 5
 _EXEMPLAR_BYTES = 46
 
@@ -218,11 +219,10 @@ class MetricTemplate:
         if boundaries is not self._boundaries:
             self._boundaries, self._layout = boundaries, _layout(boundaries)
         pack, before, after = self._layout
-        count, total, at_most = summary.count, as_float(summary.total.value()), summary.at_most
+        count, total = summary.count, as_float(summary.total.value())
         start = point.start_unix_nano
         if boundaries:
-            buckets = map(sub, (*at_most, count), (0, *at_most))
-            packed = pack(_START, start, TIME, now, _COUNT, count, _SUM_OF, total, before, *buckets, after)
+            packed = pack(_START, start, TIME, now, _COUNT, count, _SUM_OF, total, before, *summary.buckets, after)
         else:
             packed = pack(_START, start, TIME, now, _COUNT, count, _SUM_OF, total)
         low, high = summary.minimum, summary.maximum
@@ -273,31 +273,36 @@ def number_frame(named: tuple[str, str, str], attributes: Attributes) -> tuple[b
     return Form(metric_head(*named), DATA["gauge"]).begin(len(head) + _NUMBER_BYTES + len(tail)) + head, tail
 
 
-def histogram_frame(named: tuple[str, str, str], attributes: Attributes, boundaries: tuple[float, ...]) -> bytes:
+def histogram_frame(
+    named: tuple[str, str, str], attributes: Attributes, boundaries: tuple[float, ...], start: int
+) -> bytes:
     """Return the message of a cumulative histogram with one point, before the part of :func:`packed_histogram`.
 
     Args:
         named: name, description and unit.
         attributes: of the point.
         boundaries: of its buckets.
+        start: when it began, in nanoseconds since the epoch.
     """
-    tail = encoded_attributes(attributes, b"\x4a")
-    numbers = _whole_layout(boundaries)[0].size - len(_CUMULATIVE)
+    tail = encoded_attributes(attributes, b"\x4a") + _SINCE(_START, start, TIME)
+    numbers = histogram_layout(boundaries).size - len(_CUMULATIVE)
     head = _before_number(len(tail), numbers)
     form = Form(metric_head(*named), DATA["histogram"], _CUMULATIVE)
     return form.begin(len(head) + len(tail) + numbers) + head + tail
 
 
 class HistogramLayout(NamedTuple):
-    """The layout behind :func:`histogram_frame`: times, count and sum of a point, its buckets and extremes.
+    """The layout behind :func:`histogram_frame`: time, count and sum of a point, its buckets and extremes.
 
     Attributes:
         pack: takes what :func:`packed_histogram` gives it.
-        before: the bytes before the counts of the buckets; where there are none, nothing is packed for them.
-        after: those behind them, with the bounds.
+        size: the bytes that it returns.
+        before: those before the counts of the buckets.
+        after: those behind them, with the bounds, up to the least value.
     """
 
     pack: Callable[..., bytes]
+    size: int
     before: bytes
     after: bytes
 
@@ -305,25 +310,31 @@ class HistogramLayout(NamedTuple):
 @lru_cache(64)
 def histogram_layout(boundaries: tuple[float, ...]) -> HistogramLayout:
     """Return the layout for the boundaries of buckets."""
-    struct, before, after = _whole_layout(boundaries)
-    return HistogramLayout(struct.pack, before, after)
+    _, before, after = _bucket_layout(boundaries)
+    after += bytes((_LEAST,))
+    counts = len(boundaries) + 1 if boundaries else 0
+    struct = Struct(f"<QBQBd{len(before)}s{counts}Q{len(after)}sdBd{len(_CUMULATIVE)}s")
+    return HistogramLayout(struct.pack, struct.size, before, after)
 
 
-def packed_histogram(layout: HistogramLayout, summary: ValueSummary, start: int, now: int) -> bytes:
+def packed_histogram(layout: HistogramLayout, summary: ValueSummary, now: int) -> bytes:
     """Return the fields behind :func:`histogram_frame` for a summary of at least one value."""
-    pack, before, after = layout
-    count, total, low, high, at_most, *_ = summary
-    integers, floats, lost = total
-    amount = as_float(total.value()) if integers else floats + lost
-    bounds = (before, *map(sub, (*at_most, count), (0, *at_most)), after) if at_most else ()
-    times = _START, start, TIME, now, _COUNT, count, _SUM_OF, amount
-    return pack(*times, *bounds, _LEAST, low, _GREATEST, high, _CUMULATIVE)
-
-
-@lru_cache(64)
-def _whole_layout(boundaries: tuple[float, ...]) -> tuple[Struct, bytes, bytes]:
-    struct, before, after = _bucket_layout(boundaries)
-    return Struct(f"{struct.format}BdBd{len(_CUMULATIVE)}s"), before, after
+    pack, _, before, after = layout
+    integers, floats, lost = summary.total
+    return pack(
+        now,
+        _COUNT,
+        summary.count,
+        _SUM_OF,
+        as_float(summary.total.value()) if integers else floats + lost,
+        before,
+        *summary.buckets,
+        after,
+        summary.minimum,
+        _GREATEST,
+        summary.maximum,
+        _CUMULATIVE,
+    )
 
 
 _SPARE = 64  # series whose attributes are kept though they may be gone
