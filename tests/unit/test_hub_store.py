@@ -19,7 +19,8 @@ from places import TESTS
 from tachograph.hub._history import History
 from tachograph.hub.hub import Hub
 from tachograph.runs._schema import MIGRATIONS
-from tachograph.runs.store import Store, StoreError, file_system, path_of
+from tachograph.runs.file_system import file_system
+from tachograph.runs.store import Store, StoreError, path_of
 
 KILLED = """
 import itertools, os, sys

@@ -82,6 +82,43 @@ def test_a_log_that_grew_beside_a_reader_shrinks(tmp_path: Path) -> None:
     store.close()
 
 
+def taken_over(folder: Path) -> int:
+    """Return how many events are in the file itself, without its log."""
+    with closing(sqlite3.connect(f"{path_of(folder, 'run').as_uri()}?immutable=1", uri=True)) as file:
+        try:
+            return int(file.execute("SELECT count(*) FROM event").fetchone()[0])
+        except sqlite3.OperationalError:  # there are no tables yet
+            return 0
+
+
+def test_no_log_begins_anew_within_a_minute(tmp_path: Path, clock: Clock) -> None:
+    """The writer that begins a log anew waits for the disk, and who has sent it that for the answer: rarely."""
+    hub = Hub(tmp_path, run="run", clock=clock)
+    log = path_of(tmp_path, "run").with_name("run.db-wal")
+    sizes = []
+    for sent in range(1, 8):
+        assert taken_over(tmp_path) == (6 if sent == 7 else 0)
+        hub.receive_logs(logs(rank(0), ("e", {}), first=sent))
+        sizes.append(log.stat().st_size)
+        clock.forward(11)
+        hub.tick()
+    assert sizes[:6] == sorted(set(sizes[:6]))
+    assert sizes[6] == max(sizes)
+    hub.close()
+
+
+def test_a_long_log_is_taken_over_at_once(tmp_path: Path) -> None:
+    """One that is short is written to the disk, and left."""
+    store = Store(tmp_path, "run", log_pages=100)
+    fill(store, 10)
+    store.sync()
+    assert taken_over(tmp_path) == 0
+    fill(store, 300)
+    store.sync()
+    assert taken_over(tmp_path) == 310
+    store.close()
+
+
 def sampled(folder: Path, series: int, samples: int) -> Store:
     """Return a file with samples: of two kinds of series, all of the same time at once, as they are written."""
     store = Store(folder, "run")

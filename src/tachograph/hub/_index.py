@@ -25,10 +25,11 @@ from tachograph.recording.naming import Kind, prometheus_label
 from tachograph.recording.own_metrics import DROPPED, Reason
 from tachograph.recording.points import Attributes, AttributeValue
 from tachograph.runs.catalogue import left_behind
+from tachograph.runs.file_system import warn_of_network
 from tachograph.runs.members import INTERVALS, SECOND
 from tachograph.runs.open_stores import OpenStores
 from tachograph.runs.recorded import plain_attributes
-from tachograph.runs.store import Store, StoreError, folder_of, make_folder, warn_of_network
+from tachograph.runs.store import Store, StoreError, folder_of, make_folder
 
 _DROPPED = DROPPED[:2]
 _RESOURCES = 4096  # spellings of resources that are kept

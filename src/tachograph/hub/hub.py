@@ -54,6 +54,7 @@ _FEW = 500  # processes and series of losses that an answer of /healthz looks at
 _RECEIVED = ("data_points", "log_records", "spans")  # in requests, of any kind
 _SAVE_EVERY = 5 * SECOND
 _SWEEP_EVERY = 10 * SECOND
+_TAKE_OVER_EVERY = 60 * SECOND
 _THIN_EVERY = 60 * SECOND
 _DIAGNOSE_EVERY = 10 * SECOND
 
@@ -111,7 +112,8 @@ class Hub:
         self._totals: Counter[str] = Counter()
         self._log_once = LogOnce()
         self._began = clock()
-        self._due = {"save": 0, "sweep": self._began + _SWEEP_EVERY, "thin": 0, "diagnose": 0}
+        self._due = {"save": 0, "thin": 0, "diagnose": 0}
+        self._due |= {"sweep": self._began + _SWEEP_EVERY, "take over": self._began + _TAKE_OVER_EVERY}
         self._closed = False
         self._asked = Format(openmetrics=True, version="1.0.0", utf8=True)  # as Prometheus 3 does
         self._known = 0
@@ -387,12 +389,13 @@ class Hub:
             dismissed, self._index.dismissed = self._index.dismissed, 0
         if dismissed:
             self.count("tachograph.hub.processes.dismissed", dismissed)
+        takes_over = self._is_due("take over", now, _TAKE_OVER_EVERY)
         for run in self._index.stored():
             missing = run.events.settle() if run.events else 0
             if missing:
                 self.count("tachograph.hub.events.missing", missing)
             if run.store is not None:
-                self._archive.guarded(run.store.checkpoint)
+                self._archive.guarded(run.store.checkpoint if takes_over else run.store.sync)
 
     def summary(self, *, at_the_end: bool = False) -> dict[str, Any]:
         """Return the counts of received items since the hub began, ready for JSON.

@@ -2,10 +2,10 @@
 
 Reading needs no hub, and disturbs none: a run that a hub is writing can be read up to its latest transaction.
 
-Beside these names the hub, the Studio and the commands use ``store``, ``file``, ``file_lock`` and ``open_stores`` for
-files; ``catalogue``, ``annotations``, ``members``, ``ending``, ``kept_calls``, ``losses``, ``stamps`` and ``run`` for
-runs; ``recorded``, ``recorded_series``, ``blocks``, ``buckets``, ``spread``, ``window`` and ``x_axis`` for their
-contents; ``export``, ``parquet``, ``columns``, ``outline`` and ``filter`` for text and tables.
+Beside these names the hub, the Studio and the commands use ``store``, ``file``, ``file_lock``, ``file_system`` and
+``open_stores`` for files; ``catalogue``, ``annotations``, ``members``, ``ending``, ``kept_calls``, ``losses``,
+``stamps`` and ``run`` for runs; ``recorded``, ``recorded_series``, ``blocks``, ``buckets``, ``spread``, ``window`` and
+``x_axis`` for their contents; ``export``, ``parquet``, ``columns``, ``outline`` and ``filter`` for text and tables.
 """
 
 from __future__ import annotations

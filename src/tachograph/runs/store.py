@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import sqlite3
 import threading
@@ -24,14 +23,12 @@ MOST_BYTES = 2 * 2**30  # of a run, beyond which its samples are thinned
 _LOG_BYTES = 64 * 2**20
 _FEW = 256  # pages of the log: a moment's writing
 _LOG_PAGES = 4096  # 16 MiB
+_PAGE_BYTES = 4096
 _BUSY = 5.0  # seconds to wait for another process that writes
-_NETWORK = {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gpfs", "lustre", "nfs", "nfs4"}
-_NETWORK |= {"ncpfs", "pvfs2", "smb2", "smb3", "smbfs", "wekafs"}
 
 _NO_LOG = (0, 0, 0)
 _HARMLESS = (sqlite3.OperationalError, sqlite3.IntegrityError, sqlite3.ProgrammingError)
 
-_log = logging.getLogger("tachograph")
 _holders: WeakSet[object] = WeakSet()
 
 
@@ -98,6 +95,7 @@ class Store:
         self._written = 0  # the file's time after our last write
         self._log_path = f"{self.path}-wal"
         self._log: tuple[int, int, int] | None = None  # the log's state after our last write; None for unknown
+        self._synced: tuple[int, int, int] | None = None  # its state when it was last written to the disk
         self._is_timely = True  # the time of the log tells when it was written: not on each file system
         self._version = 0  # changes where others commit (SQLite, "PRAGMA data_version")
         self._suspect = self._damaged = False
@@ -337,6 +335,33 @@ class Store:
         )
         return int((pages - free) * each)
 
+    def sync(self) -> None:
+        """Have what was committed survive a power cut; a log that is long is taken over: see :meth:`checkpoint`.
+
+        The writer that begins a log anew waits for the disk, and all that write after it: seconds where that is busy.
+        A log that is only written to the disk goes on.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        found = self._found_log()
+        if found is None or found[1] >= self._log_pages * _PAGE_BYTES:
+            self.checkpoint()
+            return
+        with self._taking_over:
+            if self._checkpoints is None or found == _NO_LOG or (found == self._synced and self._is_timely):
+                return
+            try:
+                log = os.open(self._log_path, os.O_RDONLY | os.O_CLOEXEC)  # it has none of SQLite's locks
+                try:
+                    os.fsync(log)
+                finally:
+                    os.close(log)
+            except OSError as error:
+                why = f"the log of the file was not written to the disk: {error.strerror}"
+                raise StoreError(error.errno, why, str(self.path)) from error
+            self._synced = found
+
     def checkpoint(self) -> None:
         """Take the log over into the file, first while others write, then the rest that they wrote meanwhile.
 
@@ -472,29 +497,3 @@ def make_folder(folder: Path, *, named: Path | None = None) -> None:
     except OSError as error:
         why = f"the store cannot be written: {error.strerror}"
         raise StoreError(error.errno, why, str(named or folder)) from error
-
-
-def warn_of_network(folder: Path) -> None:
-    """Log a warning where the store is on a network file system, on which WAL is not safe (SQLite, "WAL")."""
-    found = file_system(folder.absolute())
-    if found in _NETWORK:
-        _log.warning(
-            "the store %s is on %s: SQLite is not safe there, set TACHOGRAPH_STORE to a local disk", folder, found
-        )
-
-
-def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
-    """Return the type of the file system that holds a path, by its name in Linux; empty where it is unknown."""
-    try:
-        lines = mounts.read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    best, found = -1, ""
-    for line in lines:
-        fields = line.split(" ")
-        if len(fields) < 3:  # noqa: PLR2004 - device, folder, type: fstab(5)
-            continue
-        folder = fields[1].replace("\\040", " ")
-        if (path == Path(folder) or Path(folder) in path.parents) and len(folder) >= best:
-            best, found = len(folder), fields[2]
-    return found
