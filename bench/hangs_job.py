@@ -111,8 +111,12 @@ def until_over(work: Callable[[], object]) -> None:
 def checkpoint() -> None:
     """Write checkpoints."""
     state, path = torch.randn(2_000_000), MARK.with_suffix(".pt")
-    until_over(lambda: torch.save(state, path))
-    path.unlink()
+
+    def once() -> None:
+        torch.save(state, path)
+        path.unlink()  # before the system writes it: else these are gigabytes, for which what runs beside it waits
+
+    until_over(once)
 
 
 def evaluate() -> None:
