@@ -336,7 +336,7 @@ class Store:
         return int((pages - free) * each)
 
     def sync(self) -> None:
-        """Have what was committed survive a power cut; a log that is long is taken over: see :meth:`checkpoint`.
+        """Write the log to the disk, so that a power cut undoes no commit; take a long one over: :meth:`checkpoint`.
 
         The writer that begins a log anew waits for the disk, and all that write after it: seconds where that is busy.
         A log that is only written to the disk goes on.
