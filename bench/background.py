@@ -7,11 +7,11 @@ it (processor time of the others between two turns of a loop). The official SDK'
 same instruments beside it. Processor time tells on a busy machine, too; wall time would not.
 
 Then, in one thread: collecting and encoding beside the SDK's, also where no series has changed, a POST to loopback, and
-what the encoder keeps of a series. ``idle`` is a process that records nothing any more. ``--kinds``, ``--series``,
-``--ways`` choose rows; all of them take ten minutes on two cores, and less where ``--at-once`` runs several, four
-cores each. ``--beside FOLDER`` measures another version's sources (its ``src``) in the same run. A busy machine makes
-processor time longer, up to twice: ``loop`` is that of the same few lines in each process, by which rows of different
-moments can be compared. With ``BENCH_RESULTS``, a folder, all of it is also written there, as JSON.
+what the encoder keeps of a series. ``idle`` is a process that has recorded nothing for a minute. ``--kinds``,
+``--series``, ``--ways`` choose rows; all of them take ten minutes on two cores, and less where ``--at-once`` runs
+several, four cores each. ``--beside FOLDER`` measures another version's sources (its ``src``) in the same run. A busy
+machine makes processor time longer, up to twice: ``loop`` is that of the same few lines in each process, by which rows
+of different moments can be compared. With ``BENCH_RESULTS``, a folder, all of it is also written there, as JSON.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ ALL = (1, 100, 500, 2000)
 SERIES = {"gauges": ALL, "histograms": ALL, "curves": ALL, "mixed": (600,), "idle": (1, 600)}
 WAYS = ("hub", "otlp", "metrics")
 RATE, SCRAPED_EVERY, WARM = 20, 5.0, 2.0
+IDLE, IDLE_SECONDS = 60.0, 15.0  # without news: a process is looked at more rarely the longer that lasts
 LOOKED_AT = 1.25  # seconds for which the lock is looked at: a tick a second
 CORES_EACH = 4  # a job, its hub and what it disturbs
 GOAL_ONE, GOAL_MIXED, GOAL_ENCODE, GOAL_BYTES = 1.0, 2.5, 0.1, 1024
@@ -122,7 +123,8 @@ def job(side: str, kind: str, count: int, seconds: float) -> None:
                 record(1 / (turns + number + 3))
             time.sleep(min(1 / RATE, left))
 
-    loop(time.perf_counter() + (WARM if side != "off" else 1 / RATE))
+    warm = IDLE if kind == "idle" else WARM
+    loop(time.perf_counter() + (warm if side != "off" else 1 / RATE))
     before, threads, began = _used(), _by_thread(), time.perf_counter()
     loop(began + seconds)
     after, lasted = _used(), time.perf_counter() - began
@@ -207,7 +209,7 @@ class Row(NamedTuple):
 def measured(row: Row, seconds: float, beside: str) -> dict[str, Any]:
     """Return the use of a process each second: main, others (seconds), switches; and held (seconds, at most)."""
     kind, count, way, side = row
-    seconds = max(seconds, SCRAPED_EVERY) if way == "metrics" else seconds
+    seconds = max(seconds, SCRAPED_EVERY if way == "metrics" else 0.0, IDLE_SECONDS if kind == "idle" else 0.0)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TACHOGRAPH_"))}
     environ = {**kept, "RANK": "0", "WORLD_SIZE": "1", "TACHOGRAPH_SYSTEM_METRICS": "false"}
     environ |= {"OTEL_METRICS_EXPORTER": "otlp", "OTEL_LOGS_EXPORTER": "none"}

@@ -77,6 +77,34 @@ print(type(_logs.get_logger_provider()).__name__)
     assert done.stdout.strip() == "ProxyLoggerProvider", done.stderr
 
 
+def test_a_provider_that_is_named_later_is_loaded_by_the_program(tmp_path: Path) -> None:
+    """A look for providers loads none, and one that the program sets then is joined."""
+    done = run(
+        tmp_path,
+        """
+import os, time
+import tachograph
+from opentelemetry import _logs
+from opentelemetry.sdk._logs import LoggerProvider
+from tachograph.recording import journal
+pipeline = tachograph.start(metrics="none")
+os.environ["OTEL_PYTHON_LOGGER_PROVIDER"] = "sdk_logger_provider"
+for _ in range(3):
+    pipeline.look_for_providers()
+print(_logs._internal._LOGGER_PROVIDER)
+class Told(LoggerProvider):
+    def get_logger(self, *arguments, **more):
+        print("joined")
+        return super().get_logger(*arguments, **more)
+_logs.set_logger_provider(Told())
+pipeline.look_for_providers()
+journal.default.append("e", time.time_ns(), {"n": 1})
+assert pipeline.flush()
+""",
+    )
+    assert done.stdout.split() == ["None", "joined"], done.stderr
+
+
 class Kept(LogRecordProcessor):
     """Keeps what it gets, and the thread; refuses every second record."""
 

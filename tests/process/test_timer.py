@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,27 @@ def test_a_task_that_is_woken_comes_at_once_and_one_that_is_closed_no_more(timer
     assert called == [1]
     other.close(5)
     assert wait_for(lambda: not timer.running)
+
+
+def test_a_call_beside_the_timer_delays_the_next_ones_by_little(timer: Timer) -> None:
+    """The timer expects the next call when the one before tells; one that comes sooner, or at once, comes all the same.
+
+    It may rest until then while the call is made in the other thread, and is woken only where that is too late.
+    """
+    came: list[float] = []
+    waits = iter([0.05, 1.5, 0.05, 0.05, 0.0, *[60.0] * 9])
+
+    def call() -> None:
+        came.append(time.monotonic())
+        time.sleep(0.2 if len(came) == 4 else 0.005)  # longer than the call after it is expected
+
+    timer.every("beside", lambda: next(waits), call, beside=True)
+    assert wait_for(lambda: len(came) >= 5)
+    between = [after - before for before, after in pairwise(came)]
+    assert between[0] >= 1.5
+    assert 0.05 <= between[1] < 1.4  # not when it was expected
+    assert between[3] >= 0.2  # never twice at once
+    assert not wait_for(lambda: len(came) > 5, 0.3)
 
 
 def test_a_task_that_is_hurried_all_the_time_comes_twenty_times_a_second(timer: Timer) -> None:

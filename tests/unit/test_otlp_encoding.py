@@ -26,6 +26,7 @@ from tachograph.exporters.otlp._message import BYTES_PER_REQUEST
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.otlp.settings import Temporality
 from tachograph.recording.accumulators import Distribution
+from tachograph.recording.own_metrics import HARDWARE_GROUP
 from tachograph.recording.points import MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
 from tachograph.recording.summary import Exemplar
@@ -417,7 +418,7 @@ def test_exporting_alone_is_no_reason_to_export(destinations: list[str]) -> None
 
 
 def test_an_idle_process_is_heard() -> None:
-    """The durations of exports leave as they stand where nothing else has left for two seconds, else each five."""
+    """The durations of exports leave as they stand where nothing else has left for two seconds, else each ten."""
     registry, whole = Registry(), True
     made = MetricsEncoder("there", registry, is_whole=lambda: whole, pace=no_rest)
     loss = registry.group("g").instrument("loss")
@@ -434,7 +435,37 @@ def test_an_idle_process_is_heard() -> None:
     assert [sent(second) for second in range(2, 7)] == [[], ["tachograph.export.duration"]] * 2 + [[]]
     for second in range(7, 18):
         loss.record(second)
-        assert sent(second) == (["loss", "tachograph.export.duration"] if second in (7, 12, 17) else ["loss"])
+        assert sent(second) == (["loss", "tachograph.export.duration"] if second in (7, 17) else ["loss"])
+
+
+def test_news_are_values_of_the_programs_own() -> None:
+    """Those of the machine and of exports are none, nor is a collection that is sent as a whole; the rest is."""
+    registry, whole = Registry(), True
+    made = MetricsEncoder("there", registry, is_whole=lambda: whole, pace=no_rest)
+    step, moment = registry.group("g").instrument("step.duration.ms"), 0
+
+    def used() -> Iterator[MetricPoints]:
+        yield MetricPoints(HARDWARE_GROUP, "process.cpu.time", "s", "counter", "", [NumberPoint((), moment, 0)])
+
+    registry.group(HARDWARE_GROUP).sources.append(used)
+
+    def had_news() -> bool | None:
+        nonlocal moment
+        moment += 10_000_000_000
+        registry.export_duration.record(0.5, {"destination": "otlp"})
+        assert list(made.requests(Batch(registry.columns(), None, [], {}, moment)))
+        return made.had_news
+
+    step.record(0.25)
+    assert not had_news()
+    whole = False
+    assert had_news() is False
+    step.record(0.25)
+    assert had_news() is True
+    assert had_news() is False
+    registry.group("g").instrument("epochs.success").record(1)
+    assert had_news() is True
+    assert MetricsEncoder("elsewhere", registry, pace=no_rest).had_news is None
 
 
 def test_all_leaves_after_a_collection_that_was_not_sent_to_its_end() -> None:

@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -341,6 +342,27 @@ def test_our_own_metrics_stand_as_they_stood() -> None:
     assert sum(int(str(value)) for name, value, _ in later if name == "tachograph.dropped") == 8
     registry.reset()
     assert own(asked=False) == []
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        lambda registry: registry.count_dropped("queue_full", "otlp"),
+        lambda registry: registry.count_resent("otlp", 2),
+        lambda registry: registry.count_error("journal"),
+    ],
+)
+def test_our_own_metrics_have_news_where_something_was_lost(count: Callable[[Registry], object]) -> None:
+    """A loss, a repetition and an error are news until they are asked for; the duration of an export is none."""
+    registry = Registry()
+    registry.columns()
+    registry.export_duration.record(0.5, {"destination": "otlp"})
+    assert not registry.has_own_news
+    count(registry)
+    registry.columns(own=False)
+    assert registry.has_own_news
+    registry.columns()
+    assert not registry.has_own_news
 
 
 def test_columns_are_the_points_of_a_collection() -> None:

@@ -1,4 +1,4 @@
-"""Workers: the daemon threads in which queues deliver. A network destination has its own, files share one."""
+"""Workers: the daemon threads in which queues deliver, untraced. A network destination has its own, files share one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from opentelemetry import context
+
 from tachograph.exporters.delivery import Changes, Clock, LossReport
 from tachograph.recording.forking import at_fork
 
 HANGS = 1.0  # seconds after which a job that others wait behind gets them another thread
 AWAITED_HANGS = 0.1  # the same, where a flush or the end waits
 _SOONEST = 0.001
+# Instrumented HTTP and gRPC libraries would trace our own requests, and each export make the next one.
+_UNTRACED = context.Context({"suppress_instrumentation": True})
 _AFTER_A_BUG = 1.0
 
 _log = logging.getLogger("tachograph")
@@ -94,7 +98,7 @@ class Workers:
         """
         with self.lock:
             held = 0
-            if self._under_way:  # mostly nothing is
+            if self._under_way and len(self._queues) > 1:  # mostly nothing is
                 self._under_way = {thread: job for thread, job in self._under_way.items() if thread.is_alive()}
                 now, threads = self._clock(), self._threads
                 jobs = [job for thread, job in self._under_way.items() if thread in threads]
@@ -124,6 +128,7 @@ class Workers:
 
     def _run(self) -> None:
         me = threading.current_thread()
+        context.attach(_UNTRACED)
         try:
             self._prepare()
             self.is_prepared = True
@@ -151,20 +156,24 @@ class Workers:
 
     def work_here(self, queue: Served, deadline: float) -> None:
         """Do a queue's jobs in the calling thread, until it is through or ``deadline``."""
-        self._prepare()
         me = threading.current_thread()
-        while True:
-            with self.lock:
-                self._under_way.pop(me, None)
-                found = self._taken(me, [queue], now := self._clock())
+        token = context.attach(_UNTRACED)
+        try:
+            self._prepare()
+            while True:
+                with self.lock:
+                    self._under_way.pop(me, None)
+                    found = self._taken(me, [queue], now := self._clock())
+                    if found is None:
+                        if queue.is_through() or now >= deadline:
+                            return
+                        change, until = self.changed.next(), min(queue.idle_until(now), deadline)
                 if found is None:
-                    if queue.is_through() or now >= deadline:
-                        return
-                    change, until = self.changed.next(), min(queue.idle_until(now), deadline)
-            if found is None:
-                self._await(change, until - now)
-            else:
-                _do(*found)
+                    self._await(change, until - now)
+                else:
+                    _do(*found)
+        finally:
+            context.detach(token)
 
     def _await(self, change: threading.Lock, seconds: float) -> None:
         if not self._clock.wait(change, max(seconds, _SOONEST)):

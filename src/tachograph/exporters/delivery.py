@@ -10,8 +10,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from opentelemetry import context
-
 from tachograph.exporters.spool_format import Lost
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import Reason
@@ -21,8 +19,6 @@ FIRST_BACK_OFF = 0.5
 _LONGEST_BACK_OFF, _AWAITED_BACK_OFF = 10.0, 0.1
 _NOUNS = {"metrics": "data points", "traces": "spans", "logs": "records", "lines": "points"}  # by the kind of a request
 _AWAY_AFTER = 3  # failures in a row: the destination is away for longer
-
-_UNTRACED = context.Context({"suppress_instrumentation": True})
 
 _random = random.SystemRandom()  # the program's own random state stays as it is
 
@@ -400,7 +396,7 @@ class Attempt:
         self._seconds, self._losses, self._clock, self._settle = seconds, losses, clock, settle
 
     def call(self, send: Callable[[Any, float], _Answer], body: Any) -> _Answer:
-        """Send something, within the seconds that it may take, measured and untraced.
+        """Send something, within the seconds that it may take, measured.
 
         Raises:
             Ended: no further attempt may begin.
@@ -409,12 +405,9 @@ class Attempt:
         if seconds <= 0:
             raise Ended
         began = self._clock()
-        # Instrumented HTTP and gRPC libraries would trace our own requests, and each export make the next one.
-        token = context.attach(_UNTRACED)
         try:
             return send(body, seconds)
         finally:
-            context.detach(token)
             self._losses.took(self._clock() - began)
 
     def settled(self, items: int, *, lost: int = 0, why: str = "", accepted: bool = False) -> None:

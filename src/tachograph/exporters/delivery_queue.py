@@ -340,7 +340,7 @@ class DeliveryQueue:
             return None
         self._number += 1
         batch = self._under_way[self._number] = RequestBatch(self._waiting.take())
-        self._bytes_under_way += sum(request.size for request in batch.requests)
+        self._bytes_under_way += sum([request.size for request in batch.requests])
         return partial(self._send, self._number, batch)
 
     def _presses(self, now: float) -> bool:
@@ -377,9 +377,12 @@ class DeliveryQueue:
         with self._lock:
             if self._under_way.pop(number, None) is None:
                 return
+            self._heard(again)
+            if not batch.requests:  # mostly all of it is settled
+                self._changed.notify_all()
+                return
             self._bytes_under_way -= sum(request.size for request in batch.requests)
             left = batch.left(self._rest)
-            self._heard(again)
             if again is not None and left:
                 left[0] = left[0]._replace(uncertain=again.uncertain)
                 is_late = self._back_off.not_before > left[0].since + self._give_up_after
@@ -473,6 +476,8 @@ class DeliveryQueue:
         """Note the end of an attempt: why another one is needed, or None."""
         self._hurry = self._hurry and again is None and bool(self._waiting)
         if again is None:
+            if not self._back_off.failures:
+                return
             if self._back_off.is_away and self._kept is not None:
                 _log.info("%s: delivers again", self.destination)
             self._back_off.forget()

@@ -11,7 +11,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry._logs import LoggerProvider, LogRecord, NoOpLoggerProvider, SeverityNumber, get_logger_provider
+from opentelemetry._logs import (
+    LoggerProvider,
+    LogRecord,
+    NoOpLoggerProvider,
+    SeverityNumber,
+    _internal,
+    get_logger_provider,
+)
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
@@ -40,8 +47,15 @@ _NO_SPAN = Context({"tachograph.event": True})
 _log_once = LogOnce()
 
 
-def external_logger_provider() -> LoggerProvider | None:
-    """Return the logger provider that the program has set; None where there is none, or a no-op."""
+def external_logger_provider(*, load: bool = True) -> LoggerProvider | None:
+    """Return the logger provider that the program has set; None where there is none, or a no-op.
+
+    Args:
+        load: load the one that ``OTEL_PYTHON_LOGGER_PROVIDER`` names, too.
+    """
+    # There is no public way to ask without loading it.
+    if not load and getattr(_internal, "_LOGGER_PROVIDER", _internal) is None:
+        return None
     try:
         provider = get_logger_provider()
     except Exception as error:  # noqa: BLE001 - the border to the class that the variable names

@@ -12,6 +12,7 @@ from tachograph.hardware import _calls as calls
 from tachograph.hardware._calls import BlockingCalls, Call
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.naming import Kind
+from tachograph.recording.own_metrics import HARDWARE_GROUP
 from tachograph.recording.points import MetricPoints, NumberPoint
 from tachograph.recording.values import Number
 
@@ -118,7 +119,7 @@ class Sampler(Generic[T]):
             self._blocked.discard(key)
 
 
-SCOPE = "tachograph.hardware"
+SCOPE = HARDWARE_GROUP
 
 Source = TypeVar("Source")
 Values = Iterable[tuple[Mapping[str, str], Number]]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from tachograph.exporters.batch import Batch
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 TICK = 1.0  # seconds between looks for ended spans, events, and providers to join
 _NEAR = 1.5  # ticks: a collection that is due within these is the next one
-_OWN_EVERY = 5.0  # seconds
+_REST = 12  # of the time without news, the part by which the next tick comes later: a hub expects longer gaps, then
+_LONGEST_REST = 10.0  # seconds
+_OWN_EVERY = 10.0  # seconds
 _SOME_ITEMS = 256  # events and spans that are delivered in no time
 _FEW_SERIES = 100  # whose distributions leave with each collection; with more: see Collection._intervals
 _SOME_SERIES = 1000  # that are collected and encoded in a few milliseconds
@@ -73,8 +75,8 @@ class Collection:
         self._free_locks()
         self.closed = self._stopped = self._forking = False
         self.holds_back: Callable[[], bool] = lambda: False
-        self._due = 0.0
-        self._ended = self._own_asked = -math.inf
+        self._due, self._every = 0.0, TICK
+        self._ended = self._own_asked = -inf
         self._collected = 0  # series, by the last collection
         self._task: timer.Task | None = None
         self._reader: IntervalReader | None = None
@@ -153,9 +155,12 @@ class Collection:
         return self._reader, False
 
     def _asks_own(self, *, ticked: bool) -> bool:
-        """Tell whether our own metrics are asked, too: each export gives them new values, which would cost the next."""
+        """Tell whether our own metrics are asked, too: each export gives them new values, which would cost the next.
+
+        Losses and errors are told by the next one.
+        """
         now = time.monotonic()
-        if ticked and now < self._own_asked + _OWN_EVERY:
+        if ticked and now < self._own_asked + _OWN_EVERY and not self._registry.has_own_news:
             return False
         self._own_asked = now
         return True
@@ -182,14 +187,14 @@ class Collection:
 
     def _until_next(self) -> float:
         left = max(0.0, self._due - time.monotonic())
-        return left if left < _NEAR * TICK else TICK  # with a collection there is no tick just before it
+        return left if left < _NEAR * self._every else self._every  # with a collection there is no tick just before it
 
     def _may_block(self) -> bool:
         """Tell whether the next tick is long, or runs code that is not ours: callbacks, drivers, other providers."""
         return (
             (time.monotonic() >= self._due and self._is_long())
             or self._providers.joins()
-            or self._events.waiting() + len(self._providers.spans or ()) > _SOME_ITEMS
+            or self._events.count() + len(self._providers.spans or ()) > _SOME_ITEMS
         )
 
     def _is_long(self) -> bool:
@@ -197,14 +202,25 @@ class Collection:
         return self._collected > _SOME_SERIES or self._registry.has_sources() or not self._providers.sdk.is_idle()
 
     def _tick(self) -> None:
-        metrics = time.monotonic() >= self._due
+        now = time.monotonic()
+        metrics = now >= self._due
         if metrics:
-            self._due = max(self._due + self._settings.interval, time.monotonic())
+            self._due = max(self._due + self._settings.interval, now)
         if metrics or len(self._providers.spans or ()) or self._events.waiting():
             self.export(metrics=metrics, ticked=True)
         else:
             self.look_for_providers()
             self._providers.refresh()
+        self._every = self._until_news()
+        if self._every > TICK and all(route.skips() for route in self._routes if route.metrics):
+            self._due = max(self._due, now + self._every)
+
+    def _until_news(self) -> float:
+        """Return the seconds until the next tick: the longer there has been no news, the more of them."""
+        newest = max((route.busy_at() for route in self._routes), default=inf)
+        if self._providers.external is not None:
+            newest = inf
+        return max(TICK, min((time.monotonic() - newest) / _REST, _LONGEST_REST))
 
     def read(self) -> tuple[list[MetricPoints], MetricsData | None]:
         """Return the metrics as they are now, ours and those of other libraries: a page shows them."""

@@ -358,7 +358,7 @@ class Providers:
                     self._begin_reading(own_meter_provider(resource), routes)
                 elif external is not None:
                     self.external = ExternalProvider(external, self._registry)
-            loggers = external_logger_provider() if self.joins_logs else None
+            loggers = external_logger_provider(load=False) if self.joins_logs else None
             if loggers is not None:
                 self.joins_logs = False
                 add(Route(into_provider(loggers, self._registry), events=True))

@@ -14,6 +14,8 @@ from tachograph.recording.pulse_source import PULSE, Beat, pulse_source
 from tachograph.recording.registry import Registry
 
 PERIOD = 1.0  # seconds
+_LOOK_AGAIN = 12.0  # seconds, as long as there is none to send; with other tasks it is looked for more often
+_APART = 0.25  # seconds between two at least, where other tasks are called
 
 
 class PulseTask:
@@ -38,13 +40,19 @@ class PulseTask:
     ) -> None:
         self._routes, self._resource, self._everywhere, self._journal = routes, resource, everywhere, journal
         self._beat: Beat | None = pulse_source.begin()
-        self._number = 0
-        self._task = timer.default.every("pulse", PERIOD, self.send, early=0.75 * PERIOD, registry=registry)
+        self._number, self._every = 0, PERIOD
+        self._task = timer.default.every(
+            "pulse", lambda: self._every, self.send, early=PERIOD - _APART, registry=registry
+        )
 
     def send(self) -> None:
         """Send one, where there is a destination for it and the process has one to give."""
-        takers = [route for route in self._routes() if route.events and (self._everywhere or route.reads())]
+        reads = [(route, route.reads()) for route in self._routes() if route.events]
+        takers = [route for route, schema in reads if self._everywhere or schema]
         said = self._beat() if self._beat is not None and takers else None
+        is_known = all(schema is not None for _, schema in reads)
+        self._every = _LOOK_AGAIN if said is None and is_known else PERIOD
+        self._task.early = self._every - _APART
         if said is None:
             return
         self._number += 1
@@ -52,6 +60,10 @@ class PulseTask:
         event = LogEvent(PULSE, now, now, {PULSE: said}, self._number, 0, 0, 0, stream)
         for route in takers:
             route.destination(Batch([], None, [], self._resource(), now, [event]))
+
+    def wake(self) -> None:
+        """Send the next one now: the process has joined a group."""
+        self._task.wake()
 
     def close(self) -> None:
         """Send no more."""

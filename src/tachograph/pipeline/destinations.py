@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import entry_points
+from math import inf
 from typing import Any, NamedTuple, Protocol
 
 from opentelemetry.sdk.metrics.export import MetricReader
@@ -78,6 +79,8 @@ class Route(NamedTuple):
             name.
         queues: those of its receivers, where it may have several.
         spools: what it has not delivered by the end waits on the disk, for the next process.
+        busy_at: returns when it had news last, in seconds of the monotonic clock; infinity where it does not tell.
+        skips: tells whether it does without a collection that has no news.
     """
 
     destination: Destination
@@ -95,6 +98,8 @@ class Route(NamedTuple):
     records: bool = False
     queues: Sequence[Queue] = ()
     spools: bool = False
+    busy_at: Callable[[], float] = lambda: inf
+    skips: Callable[[], bool] = lambda: False
 
 
 class Routes:
@@ -363,6 +368,8 @@ def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal], hur
         reads=exporter.reads,
         intervals=exporter.wants_intervals,
         intervals_every=exporter.intervals_every,
+        busy_at=exporter.busy_at,
+        skips=exporter.skips,
         **_takes(signals),
     )
 

@@ -34,8 +34,11 @@ _log = logging.getLogger("tachograph")
 class Feed(Protocol):
     """The source of a pipeline's events; see :class:`EventFeed`."""
 
-    def waiting(self) -> int:
-        """Return how many events there are to deliver; 1 where some may come from elsewhere."""
+    def count(self) -> int:
+        """Return how many events there are to deliver."""
+
+    def waiting(self) -> bool:
+        """Tell whether there are events to deliver, or some may come from elsewhere."""
 
     def deliver(
         self,
@@ -101,13 +104,13 @@ class EventFeed:
         self._takers: Sequence[Route] = ()
         self._slice = _SLICE
 
-    def waiting(self) -> int:
-        """Return how many events there are to deliver; 1 where a holder or a curve may have some."""
-        return (
-            len(self._journal) + len(self._taken or ()) + len(self._journal.records)
-            or bool(self._journal.holders)
-            or self._registry.points.waiting()
-        )
+    def count(self) -> int:
+        """Return how many events there are to deliver."""
+        return len(self._journal) + len(self._taken or ()) + len(self._journal.records)
+
+    def waiting(self) -> bool:
+        """Tell whether there are events to deliver, or a holder or a curve may have some."""
+        return self.count() > 0 or bool(self._journal.holders) or self._registry.points.waiting()
 
     def deliver(
         self,
@@ -128,7 +131,8 @@ class EventFeed:
         everything = not timer.default.is_at_work()  # in a task of the timer nothing is waited for: what is due leaves
         self._deliver_told(takers, resource, everything=everything)
         self._deliver_records(takers, resource)
-        self._gather(_GATHERING, everything=everything)
+        if self._journal.holders:
+            self._gather(_GATHERING, everything=everything)
         left = len(self._journal) + len(self._taken or ())
         packs = left > 0 and all((route.reads() or 0) >= PACKED_SCHEMA for route in takers)
         while left > 0:
@@ -163,7 +167,7 @@ class EventFeed:
 
     def _deliver_records(self, takers: Sequence[Route], resource: Mapping[str, AttributeValue]) -> None:
         """Hand over the records of the program's logging: to hubs of ours, and where logs were asked for by name."""
-        if not self._journal.records or _wanted(takers, lambda route: route.records) is None:
+        if not self._journal.records or _takes_records(takers) is None:
             return
         events = self._journal.drain_records()
         for route in takers:
@@ -185,6 +189,8 @@ class EventFeed:
             return True
         if self._halted or (deadline is not None and time.monotonic() >= deadline):
             return False
+        if not points.waiting():
+            return True
         packed: list[LogEvent] = []
         alone: list[LogEvent] = []
         waiting, pace = 0, GilYield()
@@ -297,7 +303,7 @@ class EventFeed:
         points.wanted = None
         if exiting and (self._takes or self._journal.pinned):
             lost += self._journal.give_up() + sum(event.points for event in self._taken or ())
-            if _wanted(self._takers, lambda route: route.records) is not False:
+            if _takes_records(self._takers) is not False:
                 lost += len(self._journal.drain_records())
             self._taken = None
         if lost:
@@ -368,12 +374,15 @@ def apart(points: PackedPoints | OnePoint, packed: LogEvent) -> Iterator[LogEven
 
 def _takes_points(takers: Sequence[Route]) -> bool | None:
     """Tell whether any destination takes the points of curves; None as long as one has not said."""
-    return _wanted(takers, lambda route: route.apart)
+    return _wanted([True if route.apart else route.reads() for route in takers])
 
 
-def _wanted(takers: Sequence[Route], asked: Callable[[Route], bool]) -> bool | None:
-    """Tell whether any destination is a hub of ours, or takes records asked for by name; None if not said yet."""
-    said = [True if asked(route) else route.reads() for route in takers]
+def _takes_records(takers: Sequence[Route]) -> bool | None:
+    """Tell whether any destination takes the records of the program's logging; None as long as one has not said."""
+    return _wanted([True if route.records else route.reads() for route in takers])
+
+
+def _wanted(said: Sequence[int | None]) -> bool | None:
     return True if any(said) else None if None in said else False
 
 
@@ -406,9 +415,13 @@ class GuestFeed:
         self._shared = shared
         self._attached: list[Route] = []
 
-    def waiting(self) -> int:
+    def count(self) -> int:
         """Return 0: the host looks after them."""
         return 0
+
+    def waiting(self) -> bool:
+        """Return False: the host looks after them."""
+        return False
 
     def undecided(self) -> bool:
         """Return False: the host looks after them."""

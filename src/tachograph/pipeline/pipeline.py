@@ -223,6 +223,8 @@ class Pipeline:
         """Take the identity of the process as it is now: it has joined a process group."""
         if self.running and os.getpid() == self._pid:
             self._collection.look_for_rank()
+            if self._pulse is not None:
+                self._pulse.wake()
             for guest in self.guests:
                 guest.look_for_rank()
 

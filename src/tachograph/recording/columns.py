@@ -181,8 +181,12 @@ class Collected(Sequence[MetricPoints]):
     @property
     def series(self) -> int:
         """The number of their series."""
-        plain = sum([len(column.rows) for column in self.columns])
-        return plain + sum([len(metric.points) for metric in self.others])
+        found = 0
+        for column in self.columns:
+            found += len(column.rows.series)
+        for metric in self.others:
+            found += len(metric.points)
+        return found
 
     def __iter__(self) -> Iterator[MetricPoints]:
         """Yield them, those of columns first."""

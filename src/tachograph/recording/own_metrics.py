@@ -13,6 +13,7 @@ from tachograph.recording.naming import Kind
 from tachograph.version import __version__
 
 OWN_GROUP = "tachograph"
+HARDWARE_GROUP = "tachograph.hardware"
 TASK_GROUP = "tachograph.task"  # of the durations of ``@task``, which nothing but us records
 TORCHELASTIC = "torchelastic"
 TORCH_MONITOR = "torch.monitor"

@@ -54,6 +54,7 @@ class Registry:
         closed_windows: those of Stats, for readers that want each of them.
         curves: of gauges whose values are kept.
         early: called with a pace before groups are read, see :meth:`settle`.
+        has_own_news: a loss, a repetition or an error was counted since :meth:`columns` has asked our own metrics.
         intervals: the readers that want the distributions' exponential histograms.
         points: the packed points of curves, for destinations that take them.
         told: called with the name of each new group; to change it, put another sequence in its place.
@@ -83,6 +84,7 @@ class Registry:
         self._log_once = LogOnce()
         self._start_unix_nano = time.time_ns()
         self._ours: list[MetricPoints] | None = None  # as they stood when last asked
+        self.has_own_news = False
         self._own = own = self.group(OWN_GROUP)
         self._dropped, self._errors, self._resent = own.own(DROPPED), own.own(ERRORS), own.own(RESENT)
         self.export_duration = own.own(EXPORT_DURATION)
@@ -130,14 +132,17 @@ class Registry:
     def count_dropped(self, reason: Reason, destination: str, count: int = 1) -> None:
         """Count losses: exported as ``tachograph.dropped``."""
         self._dropped.record(count, {"reason": reason, "destination": destination})
+        self.has_own_news = True
 
     def count_resent(self, destination: str, count: int) -> None:
         """Count items that were sent again though they may have arrived: exported as ``tachograph.resent``."""
         self._resent.record(count, {"destination": destination})
+        self.has_own_news = True
 
     def count_error(self, where: str) -> None:
         """Count an exception that was kept away from the program: exported as ``tachograph.errors``."""
         self._errors.record(1, {"where": where})
+        self.has_own_news = True
 
     def _point_source_failed(self, error: Exception) -> None:
         self.count_error("curves")
@@ -186,6 +191,7 @@ class Registry:
                 rests()
         ours = self._ours
         if own or ours is None:
+            self.has_own_news = False
             ours = self._with_losses(list(self._own.points(reader, plain=True)))
             self._ours = [metric.without_intervals() for metric in ours]
         rests()

@@ -27,6 +27,7 @@ from tachograph.recording.registry import Registry
 
 _BYTES = 64  # read at once from a descriptor
 _HURRY = 0.05  # seconds between two calls of a task that is hurried
+_LATE = 0.01  # seconds after which a call is looked for that was expected while the one before was under way
 _MEMORY_AGAIN = 0.05  # seconds until work is tried again for which there was no memory
 
 _log = logging.getLogger("tachograph")
@@ -68,6 +69,7 @@ class Task:
         self._under_way = threading.Lock()  # held while it is
         self.runner = 0
         self._due = time.monotonic() + wait()
+        self._period = math.inf  # seconds between the last two such times
 
     @property
     def due(self) -> float:
@@ -75,6 +77,12 @@ class Task:
         if self._under_way.locked():
             return math.inf
         return -math.inf if self._woken else self._due
+
+    @property
+    def looked_at(self) -> float:
+        """When it is to be looked at: :attr:`due`; while it is called, when the call after that is expected."""
+        expected = self._due + self._period + _LATE
+        return expected if self._under_way.locked() and expected > time.monotonic() else self.due
 
     def hurry(self) -> None:
         """Call :meth:`wake`, twenty times a second at most: else it costs next to nothing. Takes no lock."""
@@ -111,13 +119,16 @@ class Task:
                 message = "%s: background work failed; it is tried again (further failures are counted)"
                 self._log_once(type(error).__name__, message, self._name, level=logging.ERROR, exc_info=True)
         finally:
+            last = self._due
             try:
                 self._due = time.monotonic() + self._wait()
             except Exception:  # noqa: BLE001 - a clock that was set, say
                 self._due = -math.inf
+            self._period = self._due - last
             self.runner = 0
             self._under_way.release()
-            self._timer.wake()
+            if self.due + 2 * _LATE < self._timer.rests_until:
+                self._timer.wake()
 
     def close(self, timeout: float = 0.0) -> bool:
         """Call it no more; tell whether no call is under way, or the one that was has ended within ``timeout``."""
@@ -208,7 +219,11 @@ class _Beside:
 
 
 class Timer:
-    """The caller of all tasks that are due, in one thread."""
+    """The caller of all tasks that are due, in one thread.
+
+    Attributes:
+        rests_until: when it looks for tasks again, on the monotonic clock; infinity while it does not rest.
+    """
 
     def __init__(self) -> None:
         self.reset_in_child()
@@ -219,7 +234,9 @@ class Timer:
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._tasks: tuple[Task, ...] = ()
         self._watches: tuple[Watch, ...] = ()
+        self._polled: tuple[tuple[Watch, ...], select.poll] = (), select.poll()
         self._ident: int | None = 0  # of its thread; 0 for none
+        self.rests_until = math.inf
         self._beside: _Beside | None = None  # it waits for a call
 
     def every(
@@ -371,20 +388,23 @@ class Timer:
 
     def _rest(self) -> None:
         """Wait until something is due, or comes by a pipe, or the timer is woken."""
-        due = min([task.due for task in self._tasks], default=math.inf)
+        # A task that ends meanwhile wakes it: rests_until is infinity until it is known.
+        self.rests_until = due = min([task.looked_at for task in self._tasks], default=math.inf)
         left = None if due == math.inf else max(due - time.monotonic(), 0.0)
         watches = self._watches
         if not watches:
             with contextlib.suppress(queue.Empty):
                 self._wakes.get(timeout=left)
         elif self._wakes.empty():
-            poll = select.poll()
-            for watch in watches:
-                poll.register(watch.read, select.POLLIN)
-            ready = {descriptor for descriptor, _ in poll.poll(None if left is None else math.ceil(left * 1000))}
-            for watch in watches:
-                if watch.read in ready:
-                    self._guarded(watch.notice)
+            if self._polled[0] is not watches:
+                self._polled = watches, select.poll()
+                for watch in watches:
+                    self._polled[1].register(watch.read, select.POLLIN)
+            for descriptor, _ in self._polled[1].poll(None if left is None else math.ceil(left * 1000)):
+                for watch in watches:
+                    if watch.read == descriptor:
+                        self._guarded(watch.notice)
+        self.rests_until = math.inf
         while not self._wakes.empty():
             self._wakes.get_nowait()
 

@@ -25,6 +25,7 @@ from tachograph.recording.exponential import BUCKETS, SDK_BUCKETS, ExponentialHi
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import Kind
+from tachograph.recording.own_metrics import HARDWARE_GROUP, OWN_GROUP
 from tachograph.recording.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
 
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 POINTS_PER_REQUEST = 1000
 _HEARD_EVERY = 2_000_000_000  # ns: an idle process is heard so often; a hub takes it for lost after five seconds
-_ECHOES_EVERY = 5_000_000_000  # ns
+_ECHOES_EVERY = 10_000_000_000  # ns: our own metrics are not asked more often
+_OF_THE_BACKGROUND = {OWN_GROUP, HARDWARE_GROUP}  # values that the program does not record
 _SLICE = 16  # points between two rests; of a gauge three count as one
 _AS_DELTAS: frozenset[Kind] = frozenset({"counter", "histogram"})
 
@@ -87,6 +89,7 @@ class MetricsEncoder:
         self._in_place, self._is_delta = aggregation != AGGREGATIONS[0], temporality != "cumulative"
         self._receiver = receiver, self._in_place, self._is_delta
         self._is_whole, self._is_complete = is_whole, False
+        self._sends_all, self._saw_news = True, False
         self._echoed = self._heard = 0  # when echoes, and anything, were last sent, in nanoseconds since the epoch
         self._templates: dict[tuple[str, ...], MetricTemplate] = {}
         deltas, spreads = left(registry, self._receiver)
@@ -100,6 +103,11 @@ class MetricsEncoder:
     def _new_spreads(self) -> Spreads:
         whole = self._in_place and not self._is_delta
         return Spreads(whole=whole, most=SDK_BUCKETS if self._in_place else BUCKETS)
+
+    @property
+    def had_news(self) -> bool | None:
+        """Whether the last collection had new values of the program's; None where all are sent each time."""
+        return None if self._sends_all else self._saw_news
 
     def forget(self) -> None:
         """Start deltas and windows anew, as a forked child does, whose registry is empty."""
@@ -162,7 +170,10 @@ class MetricsEncoder:
         metrics, now = self._collected(batch, others)
         self._is_complete = self._is_complete and not batch.metrics
         beside = self._beside is not None and self._beside()
+        self._sends_all = asked is None
+        self._saw_news = (whole and self._saw_news) or batch.sdk is not None  # one that is whole does not tell
         for part in self._columns.parts(columns, now, self._lose, whole=whole, beside=beside):
+            self._saw_news = self._saw_news or not whole
             yield part
             self._pace()
         before, after = self._templates, dict[tuple[str, ...], MetricTemplate]()
@@ -173,7 +184,7 @@ class MetricsEncoder:
             template = before.get(key) or after.get(key) or MetricTemplate(metric, is_delta=self._is_delta)
             after[key] = template
             if asked is not None:
-                news = _news(metric, template, whole=whole, echoes=echoes)
+                news = self._news_of(metric, template, whole=whole, echoes=echoes)
                 if news is None:
                     continue
                 metric = news  # noqa: PLW2901 - the part of it that is sent
@@ -197,6 +208,17 @@ class MetricsEncoder:
         if batch.metrics:
             self._templates = after  # one that is collected no more is forgotten
             self._is_complete = True
+
+    def _news_of(
+        self, metric: MetricPoints, template: MetricTemplate, *, whole: bool, echoes: bool
+    ) -> MetricPoints | None:
+        """Return the news of an instrument, for our own hub; None where there are none."""
+        if is_echo(metric.scope, metric.name):
+            return metric if echoes else None
+        news = template.news(metric, whole=whole)
+        if news is not None and not whole and metric.scope not in _OF_THE_BACKGROUND:
+            self._saw_news = True
+        return news
 
     def _echo(self, batch: Batch, *, whole: bool) -> bool:
         """Tell whether values that come of exporting alone are sent: with all, at times, and as a sign of life."""
@@ -319,13 +341,6 @@ class MetricsEncoder:
         self._registry.count_dropped("encoding", self._destination, points)
         message = "%s: a series was left out (further ones are counted): %s"
         self._log_once("encoding", message, self._destination, why)
-
-
-def _news(metric: MetricPoints, template: MetricTemplate, *, whole: bool, echoes: bool) -> MetricPoints | None:
-    """Return the news of an instrument, for our own hub; None where there are none."""
-    if is_echo(metric.scope, metric.name):
-        return metric if echoes else None
-    return template.news(metric, whole=whole)
 
 
 def _points_of(batch: Batch) -> int:

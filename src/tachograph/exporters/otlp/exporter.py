@@ -105,6 +105,7 @@ class OtlpExporter:
             pace=self._pace,
         )
         self._clock = clock or Clock()
+        self._busy_at = self._clock()
         self._whole: tuple[int | None, int] | None = None
         self._repeat_at = 0.0
 
@@ -132,15 +133,30 @@ class OtlpExporter:
 
     def __call__(self, batch: Batch) -> None:
         """Encode a batch and queue it; never waits for the receiver."""
+        has_news = bool(batch.spans or batch.events)
         if "metrics" in self._settings and (batch.metrics or batch.sdk is not None):
             for metrics, points in self._encoder.requests(batch):
                 self.put("metrics", metrics, points)
+            has_news = has_news or bool(self._encoder.had_news)
         if "traces" in self._settings:
             for spans, count in span_requests(batch.spans, self._lose, self._pace):
                 self.put("traces", spans.SerializeToString(), count)
-        if "logs" in self._settings:
+        if "logs" in self._settings and batch.events:
             for logs, count in log_bodies(batch.events, batch.resource, self._lose, self._pace):
                 self.put("logs", logs, count)
+        if has_news:
+            self._busy_at = self._clock()
+
+    def busy_at(self) -> float:
+        """Return when the last batch came that had anything which the program has recorded.
+
+        Metrics count only for a receiver that does without those that have not changed.
+        """
+        return self._busy_at
+
+    def skips(self) -> bool:
+        """Tell whether a collection can wait as long as there is no news: for a hub of ours."""
+        return self._encoder.had_news is not None
 
     def reads(self) -> int | None:
         """Return the newest schema of ours that the receiver of events reads; None as long as it has not answered."""

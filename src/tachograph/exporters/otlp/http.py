@@ -29,7 +29,6 @@ from tachograph.exporters._http import (
     TimeLimit,
     goes_direct,
     gzipped,
-    limited_connection,
     limited_pools,
     no_proxies,
     root,
@@ -136,7 +135,7 @@ class _Direct:
         self._path = (url.path or "/") + (f"?{url.query}" if url.query else "")
         self._host, self._port = url.hostname, url.port or 80
         self._limit = TimeLimit()
-        self._connection = limited_connection(http.client.HTTPConnection, self._limit)(self._host, self._port)
+        self._connection = http.client.HTTPConnection(self._host or "", self._port)
         self._head: tuple[Mapping[str, str], bytes] | None = None
         self._is_busy = self._is_closed = False
 
@@ -156,10 +155,11 @@ class _Direct:
                 connection.timeout = self._limit.left()
                 connection.connect()
                 self.connected += 1
-            head = self._headed(headers)
+            head, sock = self._headed(headers), connection.sock
             is_sent = True
-            connection.send(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
-            answer, keep = self._answer(connection.sock)
+            sock.settimeout(self._limit.left())  # for all of it: socket.sendall
+            sock.sendall(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
+            answer, keep = self._answer(sock)
         except (http.client.HTTPException, OSError) as error:
             raise Retry(None, f"{self._where}: {_said_by(error)}", uncertain=is_sent) from None
         else:

@@ -16,7 +16,6 @@ from tachograph.recording.values import fits_int64
 
 OUT_OF_MEMORY = "there is no memory for it"
 _BYTE = [bytes((number,)) for number in range(128)]
-_LIMITS = resource.RLIMIT_AS, resource.RLIMIT_DATA  # of the second one private pages are a part, too: setrlimit(2)
 _ROOM = 2**23  # bytes: for a request of a MiB, as messages, as bytes and compressed
 
 
@@ -26,7 +25,7 @@ class _KeyValues(Protocol):
 
 def has_memory() -> bool:
     """Tell whether there is memory for a request: where there is none, protobuf's C code ends the process (SIGSEGV)."""
-    if not _is_strict() and all(resource.getrlimit(of)[0] == resource.RLIM_INFINITY for of in _LIMITS):
+    if not _is_strict() and _unlimited(resource.RLIMIT_AS) and _unlimited(resource.RLIMIT_DATA):
         return True  # address space is never refused: asking for it would cost five times as much
     try:
         # Address space alone, of which nothing is touched; shared memory would be a file, which takes far longer.
@@ -34,6 +33,10 @@ def has_memory() -> bool:
     except OSError:
         return False
     return True
+
+
+def _unlimited(of: int) -> bool:
+    return resource.getrlimit(of)[0] == resource.RLIM_INFINITY
 
 
 @lru_cache(1)
