@@ -192,6 +192,20 @@ def test_a_series_that_cannot_be_encoded_costs_itself_alone(caplog: pytest.LogCa
     assert "no text for you" in caplog.text
 
 
+def test_a_histogram_that_cannot_be_packed_costs_itself_alone() -> None:
+    """Those that leave together with it do leave: a count beyond 64 bits, which no program reaches, is lost alone."""
+    registry = Registry()
+    for name in ("one", "two", "three"):
+        registry.group("g").instrument(f"{name}.duration.ms").record(1.0)
+    (odd,) = [series for _, series in registry.group("g").instruments["two.duration.ms"].all_series()]
+    assert isinstance(odd, Distribution)
+    odd.fold()
+    odd._state = odd._state[0]._replace(count=2**64), None
+    found = encode(encoder(registry), registry)
+    assert [name for scope, name in found if scope == "g"] == ["one.duration", "three.duration"]
+    assert dropped(registry) == {"encoding": 1}
+
+
 def test_requests_are_of_bounded_size_and_complete() -> None:
     """Many series are split into several requests that hold each of them once, each request with its resource."""
     registry = Registry()

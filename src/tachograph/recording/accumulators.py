@@ -464,4 +464,14 @@ class Distribution(_Buffered):
         self._state = ValueSummary(buckets=no_buckets(self.boundaries)), None
 
 
+def to_be_folded(series: Sequence[Distribution]) -> list[Distribution]:
+    """Return those of which something waits to be folded, or is being folded: each collection looks at all of them."""
+    return [of for of in series if of._buffer or of._late or of._kept or of._lock.locked()]  # noqa: SLF001 - ours
+
+
+def summaries_of(series: Sequence[Distribution]) -> list[ValueSummary]:
+    """Return the summary of each."""
+    return [of._state[0] for of in series]  # noqa: SLF001 - ours
+
+
 Accumulator = LastValue | Sum | Distribution

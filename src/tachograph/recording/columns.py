@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import Generic, TypeVar, overload
 
-from tachograph.recording.accumulators import FOLD_WAIT, Distribution, LastValue
+from tachograph.recording.accumulators import FOLD_WAIT, Distribution, LastValue, summaries_of, to_be_folded
 from tachograph.recording.exponential import ExponentialHistogram, histograms_of
 from tachograph.recording.instrument import Instrument
 from tachograph.recording.intervals import NOTHING, IntervalReader
@@ -119,12 +119,12 @@ class HistogramColumn:
         self.intervals: dict[int, ExponentialHistogram | None] = {}
         for start in range(0, len(rows) if folds else 0, _SLICE):
             some = rows.series[start : start + _SLICE]
-            for series in some:
+            for series in to_be_folded(some):
                 series.fold(FOLD_WAIT)
             if reader is not None:
                 self._read(reader, start, some)
             pace()
-        self.summaries: list[ValueSummary] = [series.summary() for series in rows.series]
+        self.summaries: list[ValueSummary] = summaries_of(rows.series)
 
     def _read(self, reader: IntervalReader, start: int, some: Sequence[Distribution]) -> None:
         """Read the intervals of some series, which end here."""

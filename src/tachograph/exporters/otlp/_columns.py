@@ -21,7 +21,7 @@ from tachograph.exporters.otlp._points import (
     histogram_frame,
     histogram_layout,
     number_frame,
-    packed_histogram,
+    packed_histograms,
     packed_number,
 )
 from tachograph.recording.columns import Column, GaugeColumn, HistogramColumn, Rows
@@ -197,6 +197,7 @@ class HistogramMessages:
             return histogram_frame(named, rows.attributes[place], boundaries, rows.starts[place]), b""
 
         self.frames: _Frames = _Frames(rows, None if before is None else before.frames, frame)
+        self._heads = [head for head, _ in self.frames.found]
         known = {} if before is None else dict(zip(before.frames.rows.series, before.sent, strict=True))
         self.sent: list[ValueSummary | None] = [known.get(series) for series in rows.series]
         self._held = set(range(len(rows)))  # places whose intervals may wait among the spreads
@@ -224,38 +225,50 @@ class HistogramMessages:
         """
         summaries, before = column.summaries, self.sent
         self.sent = list(summaries)
-        held = self._held if beside else ()
+        held = self._held if beside else set()
         if whole:
             wanted = [summary.count + summary.nonfinite > 0 for summary in summaries]
         else:  # a summary is another one as soon as it has another value
             wanted = [new is not old and bool(new.added) for new, old in zip(summaries, before, strict=True)]
             for place in held:
                 wanted[place] = bool(summaries[place].added)
-        frames, layouts, rows = self.frames.found, self._layouts, column.rows
-        series = rows.series
         for places in self.frames.chosen(wanted, lose, _HISTOGRAMS):
-            content: list[bytes] = []
-            lost = 0
-            for place in places:
-                summary = summaries[place]
-                try:
-                    if summary.count and not series[place].exemplars:
-                        packed = packed_histogram(layouts[place], summary, now)
-                        content += frames[place][0], packed
-                    else:  # the message has another length
-                        content += self._message(column, place, now)
-                except Exception as error:  # noqa: BLE001 - one never costs another
-                    pass_on(error)
-                    lost += 1
-                    lose(1, f"{rows.metrics[place].name}: {type(error).__name__}: {error}")
-                    continue
-                if place in held:
+            content, lost = self._explicit(column, places, now, lose)
+            if held:
+                for place in held.intersection(places).difference(lost):
                     content += self._beside(column, place, now, lose)
-            yield _part(self._scope, content, len(places) - lost)
+            yield _part(self._scope, content, len(places) - len(lost))
 
-    def _message(self, column: HistogramColumn, place: int, now: int) -> Sequence[bytes]:
+    def _explicit(
+        self, column: HistogramColumn, places: Sequence[int], now: int, lose: Lose
+    ) -> tuple[list[bytes], list[int]]:
+        """Return the messages of explicit buckets, in pieces, and the places of those that cannot be encoded."""
+        series, summaries = column.rows.series, column.summaries
+        # With exemplars, or without extremes, a message has another length.
+        others = {place for place in places if series[place].exemplars or not summaries[place].count}
+        if not others:
+            try:
+                return self._packed(column, places, now), []
+            except Exception as error:  # noqa: BLE001 - one never costs another
+                pass_on(error)
+                others.update(places)
+        content: list[bytes] = []
+        lost: list[int] = []
+        for place in places:
+            pieces = self._message(column, place, now, lose) if place in others else self._packed(column, [place], now)
+            content += pieces
+            if not pieces:
+                lost.append(place)
+        return content, lost
+
+    def _packed(self, column: HistogramColumn, places: Sequence[int], now: int) -> list[bytes]:
+        of = [self._heads[place] for place in places], [self._layouts[place] for place in places]
+        return packed_histograms(*of, [column.summaries[place] for place in places], now)
+
+    def _message(self, column: HistogramColumn, place: int, now: int, lose: Lose) -> list[bytes]:
+        """Return a message that has another length than most, or nothing where it cannot be encoded."""
         point = column.point(place)
-        return self._template(column, place, point).histograms([point], now, _raise, 1).complete()
+        return self._template(column, place, point).histograms([point], now, lose, 1).complete()
 
     def _beside(self, column: HistogramColumn, place: int, now: int, lose: Lose) -> Sequence[bytes]:
         spread = self._spreads.take(column.rows.key(place))
@@ -270,10 +283,6 @@ class HistogramMessages:
         if found is None:
             found = self._templates[place] = MetricTemplate(column.rows.metric(place, point), is_delta=False)
         return found
-
-
-def _raise(_points: int, why: str) -> None:
-    raise ValueError(why)
 
 
 def _named(rows: Rows[Any], place: int) -> tuple[str, str, str]:

@@ -295,7 +295,7 @@ class HistogramLayout(NamedTuple):
     """The layout behind :func:`histogram_frame`: time, count and sum of a point, its buckets and extremes.
 
     Attributes:
-        pack: takes what :func:`packed_histogram` gives it.
+        pack: takes what :func:`packed_histograms` gives it.
         size: the bytes that it returns.
         before: those before the counts of the buckets.
         after: those behind them, with the bounds, up to the least value.
@@ -317,24 +317,36 @@ def histogram_layout(boundaries: tuple[float, ...]) -> HistogramLayout:
     return HistogramLayout(struct.pack, struct.size, before, after)
 
 
-def packed_histogram(layout: HistogramLayout, summary: ValueSummary, now: int) -> bytes:
-    """Return the fields behind :func:`histogram_frame` for a summary of at least one value."""
-    pack, _, before, after = layout
-    integers, floats, lost = summary.total
-    return pack(
-        now,
-        _COUNT,
-        summary.count,
-        _SUM_OF,
-        as_float(summary.total.value()) if integers else floats + lost,
-        before,
-        *summary.buckets,
-        after,
-        summary.minimum,
-        _GREATEST,
-        summary.maximum,
-        _CUMULATIVE,
-    )
+def packed_histograms(
+    frames: Iterable[bytes], layouts: Iterable[HistogramLayout], summaries: Iterable[ValueSummary], now: int
+) -> list[bytes]:
+    """Return whole messages, in pieces: each :func:`histogram_frame` with the fields behind it.
+
+    Args:
+        frames: of the messages.
+        layouts: of what is behind them.
+        summaries: of at least one value each.
+        now: when they were collected, in nanoseconds since the epoch.
+    """
+    found: list[bytes] = []
+    for frame, (pack, _, before, after), summary in zip(frames, layouts, summaries, strict=True):
+        integers, floats, lost = summary.total
+        numbers = pack(  # no tuple of them is made for it: that takes a third of the time
+            now,
+            _COUNT,
+            summary.count,
+            _SUM_OF,
+            as_float(summary.total.value()) if integers else floats + lost,
+            before,
+            *summary.buckets,
+            after,
+            summary.minimum,
+            _GREATEST,
+            summary.maximum,
+            _CUMULATIVE,
+        )
+        found += frame, numbers
+    return found
 
 
 _SPARE = 64  # series whose attributes are kept though they may be gone
