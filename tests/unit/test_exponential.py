@@ -103,6 +103,22 @@ def test_few_values_on_the_bounds_of_buckets(values: list[float]) -> None:
     assert listed(found, "positive") == expected(values, found.scale)
 
 
+@given(
+    index=st.integers(-(2**18) + 4096, 2**18 - 4096) | st.integers(-64, 64),
+    asides=st.lists(st.tuples(st.integers(0, 7), st.sampled_from([0.0, math.inf, None])), min_size=17, max_size=120),
+    most=st.sampled_from([2, BUCKETS]),
+)
+def test_values_close_together_are_counted_by_the_bounds_of_their_buckets(
+    index: int, asides: list[tuple[int, float | None]], most: int
+) -> None:
+    """That is quicker than a logarithm of each, and no bucket differs: on a bound, beside it, at any scale."""
+    bounds = [(2.0 ** ((index + place) / 256), aside) for place, aside in asides]
+    values = [bound if aside is None else math.nextafter(bound, aside) for bound, aside in bounds]
+    found = ExponentialCounts(most).plus(sorted(values)).histogram()
+    assert repr(found) == repr(histogram_of(Counter(values), most))
+    assert listed(found, "positive") == expected(values, found.scale)
+
+
 FEW_CHUNKS = st.lists(
     st.lists(ON_A_BOUND | st.floats(1e-9, 1e9) | st.integers(1, 2**60), min_size=1, max_size=60), max_size=4
 )

@@ -406,11 +406,6 @@ class Distribution(_Buffered):
         """Return the values that have been folded so far, added up."""
         return self._state[0]
 
-    def has_interval(self, reader: IntervalReader) -> bool:
-        """Tell whether a reader has not read everything that has been folded so far."""
-        counted = self._state[1]
-        return counted is not None and not counted.is_read_by(reader)
-
     def counts(self) -> ExponentialCounts:
         """Return the values that have been folded since the last interval of any reader ended."""
         counted = self._state[1]
@@ -432,11 +427,8 @@ class Distribution(_Buffered):
         summary, counted = self._state
         if counted is not None and self.rests() and counted.is_read_by(reader):
             return summary, NOTHING
-        given_up = time.monotonic() + wait
-        while self._lock.locked():
-            if self._folding == threading.get_ident() or time.monotonic() >= given_up:
-                return self._state[0], None
-            time.sleep(0.0005)
+        if self._lock.locked() and not self._folded_within(wait):
+            return self._state[0], None
         with self._lock:
             self._folding = threading.get_ident()
             summary, counted = self._state
@@ -446,6 +438,15 @@ class Distribution(_Buffered):
                 self._state = summary, counted
             self._folding = 0
         return summary, interval
+
+    def _folded_within(self, wait: float) -> bool:
+        """Wait for another thread's fold, and tell whether it has ended."""
+        given_up = time.monotonic() + wait
+        while self._lock.locked():
+            if self._folding == threading.get_ident() or time.monotonic() >= given_up:
+                return False
+            time.sleep(0.0005)
+        return True
 
     def recorded(self) -> int:
         """Return how many values were recorded, those included that wait to be folded."""
@@ -467,6 +468,12 @@ class Distribution(_Buffered):
 def to_be_folded(series: Sequence[Distribution]) -> list[Distribution]:
     """Return those of which something waits to be folded, or is being folded: each collection looks at all of them."""
     return [of for of in series if of._buffer or of._late or of._kept or of._lock.locked()]  # noqa: SLF001 - ours
+
+
+def unread(series: Sequence[Distribution], reader: IntervalReader) -> list[int]:
+    """Return the places of those of which a reader has not read everything that has been folded so far."""
+    known = [(place, of._state[1]) for place, of in enumerate(series)]  # noqa: SLF001 - ours
+    return [place for place, counted in known if counted is not None and not counted.is_read_by(reader)]
 
 
 def summaries_of(series: Sequence[Distribution]) -> list[ValueSummary]:

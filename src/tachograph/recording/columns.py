@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import Generic, TypeVar, overload
 
-from tachograph.recording.accumulators import FOLD_WAIT, Distribution, LastValue, summaries_of, to_be_folded
+from tachograph.recording.accumulators import FOLD_WAIT, Distribution, LastValue, summaries_of, to_be_folded, unread
 from tachograph.recording.exponential import ExponentialHistogram, histograms_of
 from tachograph.recording.instrument import Instrument
 from tachograph.recording.intervals import NOTHING, IntervalReader
@@ -28,6 +28,8 @@ from tachograph.recording.values import Number
 
 _SLICE = 8  # histograms between two rests
 _SLICE_GAUGES = 64
+_LOOKED_AT = 512  # histograms of which most have nothing new
+_SLICE_ENDED = 16  # intervals of histograms, which end together
 
 _Series = TypeVar("_Series", LastValue, Distribution)
 
@@ -117,20 +119,26 @@ class HistogramColumn:
         self.rows = rows
         self.is_read = reader is not None
         self.intervals: dict[int, ExponentialHistogram | None] = {}
-        for start in range(0, len(rows) if folds else 0, _SLICE):
-            some = rows.series[start : start + _SLICE]
-            for series in to_be_folded(some):
+        for first in range(0, len(rows) if folds else 0, _LOOKED_AT):
+            some = rows.series[first : first + _LOOKED_AT]
+            for number, series in enumerate(to_be_folded(some), 1):
                 series.fold(FOLD_WAIT)
-            if reader is not None:
-                self._read(reader, start, some)
+                if number % _SLICE == 0:
+                    pace()
             pace()
+            if reader is None:
+                continue
+            ended = [first + place for place in unread(some, reader)]
+            for start in range(0, len(ended), _SLICE_ENDED):
+                self._read(reader, ended[start : start + _SLICE_ENDED])
+                pace()
         self.summaries: list[ValueSummary] = summaries_of(rows.series)
 
-    def _read(self, reader: IntervalReader, start: int, some: Sequence[Distribution]) -> None:
+    def _read(self, reader: IntervalReader, places: Sequence[int]) -> None:
         """Read the intervals of some series, which end here."""
-        ended = [(place, series) for place, series in enumerate(some, start) if series.has_interval(reader)]
-        counts = [series.counts() for _, series in ended]
-        for (place, series), known in zip(ended, zip(counts, histograms_of(counts), strict=True), strict=True):
+        some = [self.rows.series[place] for place in places]
+        counts = [series.counts() for series in some]
+        for place, series, *known in zip(places, some, counts, histograms_of(counts), strict=True):
             self.intervals[place] = series.read(reader, FOLD_WAIT, known)[1]
 
     def points(self) -> Iterator[MetricPoints]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import sys
-from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate, chain
+from itertools import accumulate, chain, compress, repeat
 from operator import sub
+from struct import pack
 from typing import Any, NamedTuple
 
 from tachograph.recording.sketch import interpolated
@@ -30,6 +30,7 @@ _COARSEST = -10  # all floats of a sign are in two buckets
 _FEW = 127  # values that are kept as they are: a KiB instead of 5, and most series have no more in an interval
 _MARGIN = 8  # keys beyond the values so far
 _ROUNDED = 1e-6  # of a bucket: so far from its bounds a logarithm is right, whatever its rounding
+_EXACT = 2**53  # a float holds each smaller integer
 _made: Any = tuple.__new__  # a named tuple in half of the time: each fold makes one
 _ALIKE = 64  # bounds of a side begin at a multiple of it, where there is room
 
@@ -297,13 +298,16 @@ class ExponentialCounts(NamedTuple):
 
     def extremes(self) -> tuple[float, float]:
         """Return the least and the greatest of the few."""
-        return min([float(part[0]) for part in self.few]), max([float(part[-1]) for part in self.few])
+        few = self.few
+        return float(min([part[0] for part in few])), float(max([part[-1] for part in few]))
 
     def histogram(self) -> ExponentialHistogram:
         """Return the histogram of the values, at the finest scale that both sides have."""
         if self.few:
-            few = list(map(float, chain.from_iterable(self.few)))
             low, high = self.extremes()
+            few = list(chain.from_iterable(self.few))
+            if high >= _EXACT or low < _SMALLEST:
+                few = list(map(float, few))
             return _of_few(few, low, high, self.most) if low >= _SMALLEST else histogram_of(Counter(few), self.most)
         positive, negative = self.positive, self.negative
         scale = min(positive.scale, negative.scale)
@@ -324,21 +328,25 @@ class ExponentialCounts(NamedTuple):
 def histograms_of(counts: Sequence[ExponentialCounts]) -> list[ExponentialHistogram]:
     """Return the histogram of each, those of a few values above zero together: in half of the time, by NumPy."""
     np = numpy()
-    found: dict[int, ExponentialHistogram] = {}
-    if np is not None:
-        places = [place for place, of in enumerate(counts) if of.few and of.extremes()[0] >= _SMALLEST]
-        some = [counts[place] for place in places]
-        found = dict(zip(places, _of_few_each(np, some), strict=True)) if some else {}
-    return [found.get(place) or of.histogram() for place, of in enumerate(counts)]
+    if np is None:
+        return [of.histogram() for of in counts]
+    extremes = [of.extremes() if of.few else (0.0, 0.0) for of in counts]
+    is_plain = [low >= _SMALLEST for low, _ in extremes]
+    if not any(is_plain):
+        return [of.histogram() for of in counts]
+    made = iter(_of_few_each(np, list(compress(counts, is_plain)), list(compress(extremes, is_plain))))
+    return [next(made) if plain else of.histogram() for of, plain in zip(counts, is_plain, strict=True)]
 
 
-def _of_few_each(np: Any, counts: Sequence[ExponentialCounts]) -> list[ExponentialHistogram]:
+def _of_few_each(
+    np: Any, counts: Sequence[ExponentialCounts], extremes: Sequence[tuple[float, float]]
+) -> list[ExponentialHistogram]:
     """Return the histogram of each, as :func:`_of_few` does; all their values are above zero."""
-    values = np.frombuffer(array("d", [value for of in counts for part in of.few for value in part]))
+    together = list(chain.from_iterable(chain.from_iterable([of.few for of in counts])))
+    values = np.frombuffer(pack(f"{len(together)}d", *together))
     widths, shifts, begins = [], [], [0]
     made = []
-    for of in counts:
-        low, high = of.extremes()
+    for of, (low, high) in zip(counts, extremes, strict=True):
         steps, first, last = _reach(low, high, of.most)
         made.append((steps, first, low, high))
         widths.append(_PARTS / 2**steps)
@@ -399,8 +407,24 @@ def histogram_of(values: Mapping[float, int], most: int = BUCKETS) -> Exponentia
 
 
 def _of_few(values: Sequence[float], low: float, high: float, most: int) -> ExponentialHistogram:
-    """Return :func:`histogram_of` values above zero, from the least to the greatest one, in half of its time."""
+    """Return :func:`histogram_of` values above zero, from the least to the greatest one, in half of its time.
+
+    Where they are in few buckets, they are counted by these.
+    """
     steps, first, last = _reach(low, high, most)
+    counts: Sequence[int]
+    if 2 * (last - first) < len(values):
+        at_most = [*map(bisect_right, repeat(sorted(values)), _ends(first, last, FINEST - steps))]
+        counts = tuple(map(sub, [*at_most, len(values)], [0, *at_most]))
+    else:
+        counts = _counted(values, steps, first, last)
+    return ExponentialHistogram(
+        FINEST - steps, positive=ExponentialBuckets(first, tuple(counts)), minimum=low, maximum=high
+    )
+
+
+def _counted(values: Sequence[float], steps: int, first: int, last: int) -> list[int]:
+    """Return the counts of buckets, by the logarithm of each value."""
     counts = [0] * (last - first + 1)
     width = _PARTS / 2**steps
     places = [place * width for place in map(math.log2, values)]
@@ -412,9 +436,7 @@ def _of_few(values: Sequence[float], low: float, high: float, most: int) -> Expo
                 indices[number] = _finest(values[number]) >> steps
     for index in indices:
         counts[index - first] += 1
-    return ExponentialHistogram(
-        FINEST - steps, positive=ExponentialBuckets(first, tuple(counts)), minimum=low, maximum=high
-    )
+    return counts
 
 
 def _joined(side: Mapping[int, int], steps: int) -> ExponentialBuckets:
@@ -452,11 +474,32 @@ def _packed_bounds(np: Any, first: int, most: int, scale: int) -> Any:
 @lru_cache(maxsize=64)
 def _bounds(first: int, most: int, scale: int) -> list[float]:
     """Return the lower bound of ``most`` buckets, and the upper one of the last."""
-    return [_power(math.ldexp(index, -scale)) for index in range(first, first + most + 1)]
+    return _ends(first - 1, first + most, scale)
+
+
+def _ends(first: int, last: int, scale: int) -> list[float]:
+    """Return the upper bounds of neighbouring buckets but the last one."""
+    if scale <= 0:
+        return [_power(math.ldexp(index, -scale)) for index in range(first + 1, last + 1)]
+    parts, found, index = _octave(scale), list[float](), first + 1
+    while index <= last:
+        octave, place = divmod(index, len(parts))
+        factor = _power(octave)
+        more = parts[place : place + last + 1 - index]
+        found += [part * factor for part in more]
+        index += len(more)
+    return found
+
+
+@lru_cache(maxsize=FINEST)
+def _octave(scale: int) -> list[float]:
+    """Return the bounds from 1 to 2, without 2."""
+    return [_power(math.ldexp(place, -scale)) for place in range(2**scale)]
 
 
 def _power(exponent: float) -> float:
-    return math.inf if exponent >= sys.float_info.max_exp else 2.0**exponent
+    octave = math.floor(exponent)
+    return math.inf if octave >= sys.float_info.max_exp else math.ldexp(2.0 ** (exponent - octave), octave)
 
 
 def _listed(buckets: ExponentialBuckets) -> list[tuple[int, int]]:

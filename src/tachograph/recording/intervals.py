@@ -6,8 +6,8 @@ of that interval alone. Each reader gets every value that is counted in exactly 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from tachograph.recording.exponential import ExponentialCounts, ExponentialHistogram
 
@@ -79,7 +79,7 @@ class _Share(NamedTuple):
 
 
 NO_COUNTS = ExponentialCounts()
-Known = tuple[ExponentialCounts, ExponentialHistogram]  # counts whose histogram is there already, and that
+Known = Sequence[Any]  # counts whose histogram is there already, and that
 
 
 class Counted(NamedTuple):
@@ -106,6 +106,9 @@ class Counted(NamedTuple):
             ended = NOTHING
         else:
             ended = known[1] if known is not None and known[0] is self.now else self.now.histogram()
+        mine = self.shares.get(reader)
+        if intervals.readers == (reader,) and (mine is None or (mine[2] is NOTHING and mine[0] < reader.readings)):
+            return ended, Counted(shares={reader: _Share(reader.readings, ended)})  # as below, for most programs
         shares: dict[IntervalReader, _Share] = {}
         for each in intervals.readers:
             share = self.shares.get(each, _Share())
