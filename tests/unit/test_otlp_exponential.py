@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
@@ -347,3 +347,47 @@ def test_what_has_no_single_values_stays_explicit() -> None:
     program.registry.group("g").sources.append(lambda: iter([metric]))
     kinds = {metric.name: metric.WhichOneof("data") for request in program.requests() for metric in listed(request)}
     assert kinds == {"loss": "gauge", "save.success": "sum", "load": "histogram"}
+
+
+DONE = st.sampled_from(["record", "record", "record", "metric", "series", "encoder", "hub", "silence"])
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(done=st.lists(DONE, min_size=1, max_size=12))
+@example(done=["hub", "record", "silence"])
+@example(done=["hub", "record", "metric"])
+@example(done=["hub", "record", "encoder"])
+@example(done=["hub", "record", "series"])
+def test_each_value_reaches_our_own_hub_once_whatever_happens_meanwhile(done: list[str]) -> None:
+    """One that waits, the receiver being no hub for a while, is not lost with the column in which it waits.
+
+    Another metric comes, the metric gets a second series and is no column's any more, another encoder goes on, or the
+    group is silenced for a while.
+    """
+    program = Program(beside=True)
+    silenced: set[str] = set()
+    program.registry.silence(silenced.__contains__)
+    record, recorded, found = recorder(program.registry, of="first"), 0, 0
+    group = program.registry.group("g")
+    program.registry.group("other").instrument("loss").record(1.0)  # never silenced
+    for number, what in enumerate([*done, "record", "end", "end"]):
+        if what in {"record", "series"}:
+            (record if what == "record" else recorder(program.registry, of="second"))(number + 0.5)
+            recorded += 1
+        elif what == "metric":
+            group.declare(f"another.{number}", kind="histogram", unit="s", description="", boundaries=[1]).record(1.0)
+        elif what == "encoder":
+            program.encoder.close()
+            is_hub, program.beside = program.beside, True
+            program.encoder = program.begun()
+            program.beside = is_hub
+        elif what == "hub":
+            program.beside = not program.beside
+        elif what == "silence":
+            silenced ^= {"g"}
+        else:
+            program.beside = True
+            silenced.clear()
+        for metric in program.metrics():
+            found += sum(point.count for point in metric.exponential_histogram.data_points)
+    assert found == recorded

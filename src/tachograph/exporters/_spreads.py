@@ -63,13 +63,20 @@ class Spreads:
         """
         self._came = True
         held = self._held.setdefault(key, None)
-        if interval is NOTHING:
-            return
+        if interval is not NOTHING:
+            self._held[key] = self.joined(held, start_unix_nano, interval)
+
+    def joined(self, held: Spread | None, start_unix_nano: int, interval: ExponentialHistogram) -> Spread:
+        """Return the interval of a series, joined to what is held of it elsewhere: see :meth:`join`."""
         if held is None:
-            since = max(start_unix_nano, 0 if self._whole else self._ended)
-            self._held[key] = Spread(since, interval.within(self._most))
-        else:
-            self._held[key] = Spread(held.start_unix_nano, held.histogram.plus(interval, self._most))
+            return Spread(max(start_unix_nano, 0 if self._whole else self._ended), interval.within(self._most))
+        return Spread(held.start_unix_nano, held.histogram.plus(interval, self._most))
+
+    def give_back(self, key: SeriesKey, spread: Spread) -> None:
+        """Hold again what was held elsewhere, before anything that has come since."""
+        held = self._held.get(key)
+        more = spread.histogram if held is None else spread.histogram.plus(held.histogram, self._most)
+        self._held[key] = Spread(spread.start_unix_nano, more)
 
     def end(self, now: int) -> None:
         """Take the time of the last collection for the end of its intervals: the next ones begin there."""
@@ -83,6 +90,10 @@ class Spreads:
     def read(self, metric: MetricPoints, point: HistogramPoint) -> Spread | None:
         """Return the histogram of a series; None where it has no new value."""
         return self.take(series_key(metric, point))
+
+    def is_empty(self) -> bool:
+        """Tell whether no value is held."""
+        return not any(self._held.values())
 
     def take(self, key: SeriesKey) -> Spread | None:
         """Return :meth:`read` of a series by its key."""

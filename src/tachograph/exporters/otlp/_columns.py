@@ -11,13 +11,15 @@ from operator import add
 from struct import Struct
 from typing import Any
 
-from tachograph.exporters._spreads import Spreads
-from tachograph.exporters.otlp._message import Lose, Part, Whole, scope_head
+from tachograph.exporters._spreads import Spread, Spreads
+from tachograph.exporters.otlp._message import Form, Lose, Part, Whole, scope_head
 from tachograph.exporters.otlp._points import (
     AS_DOUBLE,
     DOUBLE,
     TIME,
     MetricTemplate,
+    beside_frame,
+    beside_message,
     histogram_frame,
     histogram_layout,
     number_frame,
@@ -26,6 +28,7 @@ from tachograph.exporters.otlp._points import (
 )
 from tachograph.recording.columns import Column, GaugeColumn, HistogramColumn, Rows
 from tachograph.recording.interrupts import pass_on
+from tachograph.recording.intervals import NOTHING
 from tachograph.recording.points import HistogramPoint, NumberPoint
 from tachograph.recording.summary import ValueSummary
 from tachograph.recording.values import Number
@@ -200,18 +203,25 @@ class HistogramMessages:
         self._heads = [head for head, _ in self.frames.found]
         known = {} if before is None else dict(zip(before.frames.rows.series, before.sent, strict=True))
         self.sent: list[ValueSummary | None] = [known.get(series) for series in rows.series]
-        self._held = set(range(len(rows)))  # places whose intervals may wait among the spreads
+        taken = [] if spreads.is_empty() else [spreads.take(rows.key(place)) for place in range(len(rows))]
+        self._waiting = {place: spread for place, spread in enumerate(taken) if spread is not None}
+        self._besides: dict[int, tuple[Form, bytes]] = {}
         self._templates: dict[int, MetricTemplate] = {}  # of those that have more to say
 
     def join(self, column: HistogramColumn, pace: Callable[[], None]) -> None:
         """Join the intervals of a collection to those that wait: none is lost where encoding fails."""
-        rows = column.rows
+        starts, waiting = column.rows.starts, self._waiting
         for number, (place, interval) in enumerate(column.intervals.items()):
-            if interval is not None:
-                self._spreads.join(rows.key(place), rows.starts[place], interval)
-                self._held.add(place)
+            if interval is not None and interval is not NOTHING:
+                waiting[place] = self._spreads.joined(waiting.get(place), starts[place], interval)
             if number % _HISTOGRAMS == _HISTOGRAMS - 1:
                 pace()
+
+    def give_back(self) -> None:
+        """Leave the intervals that wait to the spreads."""
+        while self._waiting:
+            place, spread = self._waiting.popitem()
+            self._spreads.give_back(self.frames.rows.key(place), spread)
 
     def parts(self, column: HistogramColumn, now: int, lose: Lose, *, whole: bool, beside: bool) -> Iterator[Part]:
         """Yield the messages: as above, but that those with an interval that waits are new, too.
@@ -223,20 +233,20 @@ class HistogramMessages:
             whole: as above.
             beside: yield the exponential histograms of intervals, too.
         """
-        summaries, before = column.summaries, self.sent
+        rows, summaries, before = column.rows, column.summaries, self.sent
         self.sent = list(summaries)
-        held = self._held if beside else set()
+        waiting = self._waiting if beside else {}
         if whole:
             wanted = [summary.count + summary.nonfinite > 0 for summary in summaries]
         else:  # a summary is another one as soon as it has another value
             wanted = [new is not old and bool(new.added) for new, old in zip(summaries, before, strict=True)]
-            for place in held:
+            for place in waiting:
                 wanted[place] = bool(summaries[place].added)
         for places in self.frames.chosen(wanted, lose, _HISTOGRAMS):
             content, lost = self._explicit(column, places, now, lose)
-            if held:
-                for place in held.intersection(places).difference(lost):
-                    content += self._beside(column, place, now, lose)
+            for place in places if waiting else ():
+                if place in waiting and place not in lost:
+                    content += self._beside(rows, place, waiting.pop(place), now, lose)
             yield _part(self._scope, content, len(places) - len(lost))
 
     def _explicit(
@@ -270,13 +280,16 @@ class HistogramMessages:
         point = column.point(place)
         return self._template(column, place, point).histograms([point], now, lose, 1).complete()
 
-    def _beside(self, column: HistogramColumn, place: int, now: int, lose: Lose) -> Sequence[bytes]:
-        spread = self._spreads.take(column.rows.key(place))
-        self._held.discard(place)
-        if spread is None:
+    def _beside(self, rows: Rows[Any], place: int, spread: Spread, now: int, lose: Lose) -> Sequence[bytes]:
+        try:
+            frame = self._besides.get(place)
+            if frame is None:
+                frame = self._besides[place] = beside_frame(_named(rows, place), rows.attributes[place])
+            return beside_message(frame, spread, now)
+        except Exception as error:  # noqa: BLE001 - one never costs another
+            pass_on(error)
+            lose(1, f"{rows.metrics[place].name}: {type(error).__name__}: {error}")
             return ()
-        point = column.point(place)
-        return self._template(column, place, point).beside_alone(point, spread, now, lose)
 
     def _template(self, column: HistogramColumn, place: int, point: HistogramPoint) -> MetricTemplate:
         found = self._templates.get(place)
@@ -326,12 +339,21 @@ class ColumnMessages:
                     known = GaugeMessages(rows, scope_head(scope), known)
                 self._gauges[scope] = known
                 continue
-            other = histograms.get(scope)
+            other = histograms.pop(scope, None)
             if other is None or other.frames.rows is not rows:
+                if other is not None:
+                    other.give_back()
                 other = HistogramMessages(rows, scope_head(scope), other, self._spreads)
             self._histograms[scope] = other
             if joins:
                 other.join(column, pace)
+        for gone in histograms.values():
+            gone.give_back()
+
+    def give_back(self) -> None:
+        """Leave to the spreads what waits to be sent."""
+        for of in self._histograms.values():
+            of.give_back()
 
     def parts(self, columns: Sequence[Column], now: int, lose: Lose, *, whole: bool, beside: bool) -> Iterator[Part]:
         """Yield the messages: see :meth:`GaugeMessages.parts` and :meth:`HistogramMessages.parts`."""

@@ -195,7 +195,7 @@ class MetricTemplate:
     def beside_alone(self, point: HistogramPoint, spread: Spread, now: int, lose: Lose) -> list[bytes]:
         """Return the whole message beside that of :meth:`histogram_alone`; none where it cannot be encoded."""
         try:
-            found = _exponential(point, spread, now, self._constants(point.attributes, 1)[0], beside=True)
+            found = _exponential(None, spread, now, self._constants(point.attributes, 1)[0])
             return [self._beside.begin(len(found)), found, self._beside.end]
         except Exception as error:  # noqa: BLE001 - exponentials() says it
             pass_on(error)
@@ -249,7 +249,7 @@ class MetricTemplate:
             attributes = point.attributes
             try:
                 encoded = self._constants(attributes, many)[0]
-                found.append(_exponential(point, spread, now, encoded, beside=beside))
+                found.append(_exponential(None if beside else point, spread, now, encoded))
             except Exception as error:  # noqa: BLE001 - see above
                 pass_on(error)
                 lose(1, f"{self._name}: {type(error).__name__}: {error}")
@@ -271,6 +271,30 @@ def number_frame(named: tuple[str, str, str], attributes: Attributes) -> tuple[b
     tail = encoded_attributes(attributes, b"\x3a")
     head = _before_number(len(tail), _NUMBER_BYTES)
     return Form(metric_head(*named), DATA["gauge"]).begin(len(head) + _NUMBER_BYTES + len(tail)) + head, tail
+
+
+def beside_frame(named: tuple[str, str, str], attributes: Attributes) -> tuple[Form, bytes]:
+    """Return the constant parts of the message beside an explicit histogram's, for :func:`beside_message`.
+
+    Args:
+        named: name, description and unit.
+        attributes: of the point.
+    """
+    form = Form(metric_head(*named), DATA["exponential_histogram"], _DELTA, _IS_BESIDE)
+    return form, encoded_attributes(attributes, b"\x0a")
+
+
+def beside_message(frame: tuple[Form, bytes], spread: Spread, now: int) -> tuple[bytes, bytes, bytes]:
+    """Return the whole message beside an explicit histogram's, in pieces.
+
+    Args:
+        frame: of :func:`beside_frame`.
+        spread: the values.
+        now: when they were collected, in nanoseconds since the epoch.
+    """
+    form, attributes = frame
+    point = _exponential(None, spread, now, attributes)
+    return form.begin(len(point)), point, form.end
 
 
 def histogram_frame(
@@ -399,23 +423,21 @@ def _exemplars(tag: int, exemplars: Sequence[Exemplar]) -> bytes:
     return b"".join(found)
 
 
-_EXPONENTIAL_TIMES = Struct("<BQBQBQ").pack  # start, time and count
-_ZEROS = Struct("<BQ").pack
+_EXPONENTIAL_HEAD = Struct("<BQBQBQBBBQ").pack  # start, time, count, scale and zeros
 
 
-def _exponential(point: HistogramPoint, spread: Spread, now: int, attributes: bytes, *, beside: bool) -> bytes:
-    start, histogram = spread
-    total = histogram.total
-    low, high = histogram.minimum, histogram.maximum
-    parts = [attributes, _EXPONENTIAL_TIMES(_START, start, TIME, now, _COUNT, total)]
-    if not beside:
+def _exponential(point: HistogramPoint | None, spread: Spread, now: int, attributes: bytes) -> bytes:
+    """Return a point with exponential buckets; one for our own hub, beside another one, has no explicit point."""
+    start, (scale, zeros, positive, negative, low, high) = spread
+    total = zeros + sum(positive.counts) + sum(negative.counts)
+    fields = 0x30, 2 * scale if scale >= 0 else -2 * scale - 1, 0x39, zeros  # 6, of a byte at all scales, and 7
+    parts = [attributes, _EXPONENTIAL_HEAD(_START, start, TIME, now, _COUNT, total, *fields)]
+    if positive.counts:
+        parts += b"\x42", *_buckets(positive)
+    if negative.counts:
+        parts += b"\x4a", *_buckets(negative)
+    if point is not None:
         parts.append(_EXTREME(_SUM_OF, as_float(point.summary.total.value())))
-    parts += b"\x30", _zigzag(histogram.scale), _ZEROS(0x39, histogram.zeros)  # 6 and 7
-    for tag, side in ((b"\x42", histogram.positive), (b"\x4a", histogram.negative)):
-        if side.counts:
-            buckets = _buckets(side)
-            parts += tag, varint(len(buckets)), buckets
-    if not beside:
         # Of a difference the summary does not always know them, of a part of the values the histogram does not.
         low = low if math.isnan(point.summary.minimum) else point.summary.minimum
         high = high if math.isnan(point.summary.maximum) else point.summary.maximum
@@ -427,7 +449,8 @@ def _exponential(point: HistogramPoint, spread: Spread, now: int, attributes: by
     return delimited(*parts)
 
 
-def _buckets(side: ExponentialBuckets) -> bytes:
+def _buckets(side: ExponentialBuckets) -> tuple[bytes, ...]:
+    """Return the buckets of a side, in pieces, the length before them."""
     offset, counts = side
     try:
         packed = bytes(counts)
@@ -435,8 +458,5 @@ def _buckets(side: ExponentialBuckets) -> bytes:
         packed = b""
     if not packed.isascii() or not packed:  # a varint of at most seven bits is the number itself
         packed = b"".join(map(varint, counts))
-    return b"".join((b"\x08", _zigzag(offset), b"\x12", varint(len(packed)), packed))
-
-
-def _zigzag(number: int) -> bytes:
-    return varint(2 * number if number >= 0 else -2 * number - 1)
+    at, length = varint(2 * offset if offset >= 0 else -2 * offset - 1), varint(len(packed))  # the first in zigzag
+    return varint(2 + len(at) + len(length) + len(packed)), b"\x08", at, b"\x12", length, packed

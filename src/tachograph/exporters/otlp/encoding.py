@@ -121,6 +121,7 @@ class MetricsEncoder:
         if self._windows is not None:
             self._windows.close()
         if self._receiver[0]:
+            self._columns.give_back()
             leave(self._registry, self._receiver, Left(self._deltas, self._spreads))
 
     def requests(self, batch: Batch) -> Iterator[tuple[bytes, int]]:
