@@ -39,8 +39,8 @@ from tachograph.hub._request import SENDER
 from tachograph.hub.forwarding import Forwarding, items
 from tachograph.metric import Metric, MetricGroup
 from tachograph.pipeline.event_feed import apart
-from tachograph.recording.curve import POINT, packed
 from tachograph.recording.journal import LOG, packed_event
+from tachograph.recording.logged_points import POINT, packed
 from tachograph.recording.packed_points import PACKED, PackedPoints
 from tachograph.recording.registry import Registry
 from tachograph.runs.recorded import FAILURE, plain_attributes

@@ -139,7 +139,7 @@ DOORS = {
     "a Metric": """
         from tachograph.metric import Metric
         from tachograph.metric.execution import Execution
-        from tachograph.recording.curve import packed
+        from tachograph.recording.logged_points import packed
         from tachograph.recording.journal import Journal
 
         def make():

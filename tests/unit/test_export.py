@@ -27,7 +27,7 @@ from tachograph.exporters.otlp.logs import log_requests
 from tachograph.hub.hub import Hub
 from tachograph.identity.extra import install_command
 from tachograph.metric import Metric
-from tachograph.recording.curve import RUN_START, packed
+from tachograph.recording.logged_points import RUN_START, packed
 from tachograph.recording.packed_points import PACKED
 
 ABOUT = {"metric": "loss", "group": "training", "units": "nats"}

@@ -31,9 +31,9 @@ from tachograph.monitor.stat import Stat
 from tachograph.monitor.stat_window import Aggregation
 from tachograph.profiling.tracing import Span
 from tachograph.recording.cuda_captures import Captures
-from tachograph.recording.curve import POINT
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import Journal
+from tachograph.recording.logged_points import POINT
 from tachograph.recording.registry import Registry
 
 NOW = datetime.now(timezone.utc)

@@ -25,8 +25,8 @@ from tachograph.metric import Metric, MetricGroup, MetricScale
 from tachograph.metric.execution import Execution
 from tachograph.recording import journal as journals
 from tachograph.recording.chart import Definition, Definitions
-from tachograph.recording.curve import RUN_START
 from tachograph.recording.interrupts import ATOMIC
+from tachograph.recording.logged_points import RUN_START
 
 START = """
 import math, os, signal, sys, threading, time

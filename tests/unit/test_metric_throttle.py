@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from curves import Bench
 from tachograph.metric import Metric
-from tachograph.recording import curve, journal
+from tachograph.recording import curve, journal, logged_points, throttle
 from tachograph.recording.journal import Journal, Raw
 
 VALUES = st.floats(allow_nan=True, allow_infinity=True) | st.integers(-(2**53), 2**53)
@@ -261,7 +261,7 @@ def test_threads_lose_nothing_that_is_held_back() -> None:
 
 def interrupted(call: Callable[[], None], after: int) -> bool:
     """Interrupt a call once so many functions have begun in the curve and the journal; False where there are fewer."""
-    begun, files = 0, {curve.__file__, journal.__file__}
+    begun, files = 0, {module.__file__ for module in (curve, throttle, logged_points, journal)}
 
     def count(frame: FrameType, event: str, _argument: object) -> None:
         nonlocal begun

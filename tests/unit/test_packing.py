@@ -17,8 +17,8 @@ from tachograph.exporters.batch import Batch
 from tachograph.metric import Metric, MetricGroup
 from tachograph.pipeline.destinations import Route
 from tachograph.pipeline.event_feed import EventFeed
-from tachograph.recording.curve import packed
 from tachograph.recording.journal import LogEvent
+from tachograph.recording.logged_points import packed
 from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
 
 VALUES = st.floats(allow_nan=True, allow_infinity=True) | st.integers(-(2**53), 2**53)

@@ -20,12 +20,12 @@ from tachograph.diagnosis.verdict import CRITICAL, Verdict, verdicts
 from tachograph.diagnosis.window import windows_of
 from tachograph.recording import timer
 from tachograph.recording.accumulators import Distribution
-from tachograph.recording.curve import RUN_START
 from tachograph.recording.forking import at_fork
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.interrupts import free_within
 from tachograph.recording.journal import Journal
 from tachograph.recording.log import LogOnce
+from tachograph.recording.logged_points import RUN_START
 from tachograph.recording.logged_tokens import logged_tokens
 from tachograph.recording.own_metrics import (
     CHECKPOINT_DURATION,

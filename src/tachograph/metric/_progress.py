@@ -18,9 +18,9 @@ from tachograph.metric.execution import Execution, current
 from tachograph.recording import registry as registries
 from tachograph.recording.accumulators import LastValue
 from tachograph.recording.chart import Definition, MetricGroup, MetricScale, number
-from tachograph.recording.curve import POINT, elapsed
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import LogOnce
+from tachograph.recording.logged_points import POINT, elapsed
 from tachograph.recording.naming import check_name
 from tachograph.recording.points import AttributeValue
 

@@ -22,7 +22,7 @@ from tachograph.pipeline._unheard import count_helper, has_recorded
 from tachograph.pipeline.settings import Settings
 from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
-from tachograph.recording.curve import RUN_START
+from tachograph.recording.logged_points import RUN_START
 from tachograph.recording.points import AttributeValue
 
 STARTED, ENDED = "tachograph.process.start", "tachograph.process.end"

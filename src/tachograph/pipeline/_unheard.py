@@ -18,9 +18,9 @@ from tachograph.logger.point import EVENT_NAME
 from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
 from tachograph.recording.accumulators import LastValue
-from tachograph.recording.curve import values_of
 from tachograph.recording.holders import no_rest
 from tachograph.recording.log import log
+from tachograph.recording.logged_points import values_of
 from tachograph.recording.packed_points import LEFT_OUT
 from tachograph.recording.switch import switch
 

@@ -12,11 +12,11 @@ from tachograph.exporters.batch import Batch
 from tachograph.pipeline._calls import CallsFeed
 from tachograph.pipeline.destinations import Route
 from tachograph.recording import timer
-from tachograph.recording.curve import POINT, packed
 from tachograph.recording.gil_yield import SLICE, GilYield
 from tachograph.recording.holders import Holder, no_rest
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import Journal, LogEvent, packed_event
+from tachograph.recording.logged_points import POINT, packed
 from tachograph.recording.packed_points import PACKED_SCHEMA, OnePoint, PackedPoints
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry

@@ -1,232 +1,41 @@
 """A curve: the points of one metric in one execution, thinned to so many a second, on their way into the journal.
 
 :func:`recorder` makes the function that a program calls. A value that is held back goes into four fields of the
-:class:`CurveRecorder` (lowest, highest, last, count); any other one into its buffer. A fold takes both to the throttle,
-which says which points are ready; those are logged. Like the accumulators', a fold never waits for its lock where its
-own thread may hold it, and a thread that finds the lock taken leaves its values to the one that folds.
+:class:`CurveRecorder` (lowest, highest, last, count); any other one into its buffer. A fold takes both to the throttle
+(:mod:`tachograph.recording.throttle`), which says which points are ready; those are logged. Like the accumulators', a
+fold never waits for its lock where its own thread may hold it, and a thread that finds the lock taken leaves its values
+to the one that folds.
 
-The throttle: the first value is a point at once, then there is one point an interval: its last value, with its smallest
-and its largest one and their x, so that no spike vanishes, and the x of the first NaN and infinity of each sign. When
-points leave follows from the times at which the values were recorded, not from the times of folds. The clock takes as
-long as all else: where values with an x come faster than one a millisecond, it is looked at once in about that time. So
-one that comes after a sudden rest may count for the interval before, until the next fold.
+The clock takes as long as all else: where values with an x come faster than one a millisecond, it is looked at once in
+about that time. So one that comes after a sudden rest may count for the interval before, until the next fold.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
-import time
-from array import array
-from collections import defaultdict, deque
-from collections.abc import Callable, Container, Mapping, Sequence
-from itertools import groupby
+from collections import deque
+from collections.abc import Callable, Container, Mapping
 from math import inf, nan
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from tachograph.recording.accumulators import LastValue
 from tachograph.recording.chart import finite
 from tachograph.recording.interrupts import ATOMIC
 from tachograph.recording.journal import Journal, Raw
+from tachograph.recording.logged_points import events_of
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.own_metrics import Reason
-from tachograph.recording.packed_points import NOTHING_ODD, ODD, OddPlaces, PackedPoints, odd_places
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
-from tachograph.recording.values import Number, Pending, as_float
+from tachograph.recording.throttle import STRIDE, CurvePoint, Throttle
+from tachograph.recording.values import Number, Pending
 
-POINT = "tachograph.metric"
 LIMIT = 65_536 * 3
-_STRIDE = 3  # of a buffer: a value, its x (None: the time), and when it was recorded
-_CHUNK = 512 * _STRIDE
-_FEW = 8 * _STRIDE
+_CHUNK = 512 * STRIDE
 LOOK = 0.001  # seconds between two looks at the clock, about, where values with an x come faster
-_WORTH_PACKING = 4  # points
-_BRANCHES = 16  # of one interval that wait for their turn
-_NANO = 1e9
 _FAR = sys.float_info.max
 _WHOLE = 2**1023  # whole numbers below it are finite as floats
-
-
-def _run_start() -> int:
-    found = os.environ.get("TACHOGRAPH_START_NS", "")
-    return int(found) if found.isdecimal() else time.time_ns()
-
-
-RUN_START = _run_start()  # nanoseconds since 1970
-
-
-def elapsed(time_unix_nano: int) -> float:
-    """Return the seconds from the start of the run to a time."""
-    return (time_unix_nano - RUN_START) / _NANO
-
-
-class CurvePoint(NamedTuple):
-    """A point of a curve, for one value or for an interval.
-
-    ``moment`` is when ``value`` was recorded, on the clock of the curve; ``low`` and ``high`` are the extremes of the
-    finite ones among its ``values``; where all are ``nonfinite``, there are none. ``odd`` says where these were.
-    """
-
-    value: float
-    x: float
-    moment: float
-    branch: int
-    low: float
-    low_x: float
-    high: float
-    high_x: float
-    values: int
-    nonfinite: int
-    odd: OddPlaces = NOTHING_ODD
-
-    def attributes(self) -> dict[str, float | int]:
-        """Return the point's own attributes in the journal."""
-        found: dict[str, float | int] = {"x": self.x, "value": self.value, "branch": self.branch}
-        if self.values > 1:
-            if self.values > self.nonfinite:
-                found |= {"min": self.low, "min_x": self.low_x, "max": self.high, "max_x": self.high_x}
-            found["count"] = self.values
-            if self.nonfinite:
-                found["nonfinite"] = self.nonfinite
-                found |= {name: x for name, x in zip(ODD, self.odd, strict=True) if x < inf}
-        return found
-
-    def with_later(self, later: CurvePoint) -> CurvePoint:
-        """Return one point for this one and a later one."""
-        low, high = self if self.low <= later.low else later, self if self.high >= later.high else later
-        values, nonfinite = self.values + later.values, self.nonfinite + later.nonfinite
-        value, x, moment, branch = later.value, later.x, later.moment, later.branch
-        odd = self.odd if later.odd is NOTHING_ODD else _first(self.odd, later.odd)
-        return CurvePoint(value, x, moment, branch, low.low, low.low_x, high.high, high.high_x, values, nonfinite, odd)
-
-
-def _first(one: OddPlaces, other: OddPlaces) -> OddPlaces:
-    return min(one[0], other[0]), min(one[1], other[1]), min(one[2], other[2])
-
-
-class _Throttle(NamedTuple):
-    """The state of a curve's throttle. Replaced as a whole: an interrupt finds it before a step or after it."""
-
-    due: float = -inf  # when the interval is over; before that, values are held back
-    branch: int = 0
-    x: float = -inf  # of the last value; minus infinity before the first
-    timed: bool = False  # that one was the time
-    held: tuple[CurvePoint, ...] = ()  # the oldest first: more than one only where `at` went back within an interval
-    ready: tuple[CurvePoint, ...] = ()  # not in the journal yet
-    nonfinite: int = 0  # how many of the values folded since the last point left
-
-    def fold(self, chunk: Sequence[Any], start: float, interval: float) -> _Throttle:
-        """Return the state after a chunk of values.
-
-        Args:
-            chunk: values, x and times in turn: numbers; x may be None, for the time since ``start``.
-            start: of x, on the clock of the times.
-            interval: seconds a point; 0 for a point each value.
-        """
-        state = self
-        for few in (0, _FEW) if interval else ():  # the first ones may be at the end of an interval
-            if len(chunk) > few + _FEW:
-                state, chunk = state.fold_each(chunk[:few], start, interval), chunk[few:]
-                many = state.fold_held(chunk, start)
-                if many is not None:
-                    return many
-        return state.fold_each(chunk, start, interval)
-
-    def fold_each(self, chunk: Sequence[Any], start: float, interval: float) -> _Throttle:
-        """Return the state after a chunk, value by value: see :meth:`fold`."""
-        due, branch, last, timed, held, ready, nonfinite = self
-        waiting, out = list(held), list(ready)
-        for place in range(0, len(chunk), _STRIDE):
-            value, at, moment = chunk[place], chunk[place + 1], chunk[place + 2]
-            if value.__class__ is not float:
-                value = as_float(value)
-            x = moment - start if at is None else at if at.__class__ is float else as_float(at)
-            if x < last:
-                if timed and at is None:  # two threads, in a hurry
-                    x = last
-                else:
-                    branch += 1
-            last, timed = x, at is None
-            if value - value:  # NaN is true; finite numbers give 0.0
-                nonfinite += 1
-                point = CurvePoint(value, x, moment, branch, inf, x, -inf, x, 1, 1, odd_places(value, x))
-            else:
-                point = CurvePoint(value, x, moment, branch, value, x, value, x, 1, 0)
-            while waiting and moment >= due:
-                out.append(waiting.pop(0))
-                due += interval
-            if waiting or moment < due:
-                _hold(waiting, point)
-                continue
-            out.append(point)
-            if interval:
-                due = moment + interval
-        return _Throttle(due, branch, last, timed, tuple(waiting), tuple(out), nonfinite)
-
-    def fold_held(self, chunk: Sequence[Any], start: float) -> _Throttle | None:
-        """Return the state after plain values of the interval and the branch that wait, at C speed; None for others.
-
-        Recording past the end of an interval folds at once, so that only the last value may be past it.
-        """
-        due, branch, last, timed, held, ready, nonfinite = self
-        if not held or held[-1].branch != branch or chunk[-1] >= due:
-            return None
-        values, xs, offset = chunk[0::_STRIDE], chunk[1::_STRIDE], 0.0
-        if xs[0] is None:
-            if not timed or xs.count(None) != len(xs):
-                return None
-            xs, offset = chunk[2::_STRIDE], start
-        elif None in {xs[0], xs[-1]} or xs[0] < last:
-            return None
-        try:
-            total = sum(values)
-            if total - total or (not offset and sorted(xs) != xs):  # NaN or infinite; or x goes back
-                return None
-        except (OverflowError, TypeError):  # an integer beyond the range of floats; None among x
-            return None
-        low, high, before = min(values), max(values), held[-1]
-        low_x, high_x, timed = before.low_x, before.high_x, chunk[1] is None
-        if low < before.low:
-            low_x = max(as_float(xs[values.index(low)]) - offset, last)
-        if high > before.high:
-            high_x = max(as_float(xs[values.index(high)]) - offset, last)
-        value, x, moment = as_float(values[-1]), max(as_float(xs[-1]) - offset, last), chunk[-1]
-        low, high, count = min(as_float(low), before.low), max(as_float(high), before.high), before.values + len(values)
-        many = CurvePoint(value, x, moment, branch, low, low_x, high, high_x, count, before.nonfinite, before.odd)
-        return _Throttle(due, branch, x, timed, (*held[:-1], many), ready, nonfinite)
-
-    def hold(self, many: CurvePoint, *, timed: bool) -> _Throttle:
-        """Return the state after many values that go on where it is, within the interval."""
-        waiting = list(self.held)
-        _hold(waiting, many)
-        return _Throttle(self.due, self.branch, many.x, timed, tuple(waiting), self.ready, self.nonfinite)
-
-    def let_go(self, now: float, interval: float, *, everything: bool) -> _Throttle:
-        """Return the state once the points have left whose intervals are over, or everything.
-
-        Points that are early count for the intervals to come.
-        """
-        due, _, _, _, held, ready, _ = self
-        leaving = 0
-        while leaving < len(held) and (everything or now >= due):
-            leaving += 1
-            due += interval
-        return self._replace(due=due, held=held[leaving:], ready=ready + held[:leaving]) if leaving else self
-
-    def taken(self) -> _Throttle:
-        """Return the state once its points are in the journal."""
-        return _Throttle(self.due, self.branch, self.x, self.timed, self.held, (), 0)
-
-
-def _hold(waiting: list[CurvePoint], point: CurvePoint) -> None:
-    if waiting and waiting[-1].branch == point.branch:
-        waiting[-1] = waiting[-1].with_later(point)
-        return
-    waiting.append(point)
-    if len(waiting) > _BRANCHES:
-        waiting[:2] = [waiting[0].with_later(waiting[1])]
 
 
 class CurveRecorder:
@@ -291,7 +100,7 @@ class CurveRecorder:
         self._journal, self._registry, self._clock, self.start = journal, registry, clock, start
         self._lock = threading.Lock()
         self._interval = self._allowed = inf  # seconds a point; and the shortest one that was asked for
-        self._throttle = _Throttle(branch=branch)
+        self._throttle = Throttle(branch=branch)
         self._outgoing: list[Raw] = []  # logged, but for an interrupt
         self._folded = -inf  # when the last value was recorded that came through the buffer
         self._left = -inf  # when the values were folded last that were held back without it
@@ -337,8 +146,8 @@ class CurveRecorder:
                 break
         if len(self.buffer) >= LIMIT and not self._lock.locked():
             with self._lock:  # nothing can be folded: the values of a device do not arrive
-                lost = len(self.buffer) // 2 // _STRIDE
-                del self.buffer[: lost * _STRIDE]
+                lost = len(self.buffer) // 2 // STRIDE
+                del self.buffer[: lost * STRIDE]
             self._registry.count_dropped("overflow", "journal", lost)
 
     def pass_on(self, *, everything: bool = False) -> bool:
@@ -382,7 +191,7 @@ class CurveRecorder:
         """Count the values that have not arrived from a device, or could not leave: the process ends."""
         held = self._throttle.held
         lost = (
-            (len(self.buffer) + len(self._kept or ())) // _STRIDE
+            (len(self.buffer) + len(self._kept or ())) // STRIDE
             + self.count
             + sum(point.values for point in held)
             + len(self._outgoing)
@@ -458,7 +267,7 @@ class CurveRecorder:
         """
         found: list[Any] = []
         taken, newest, moment = len(chunk), None, -inf
-        for place in range(0, len(chunk), _STRIDE):
+        for place in range(0, len(chunk), STRIDE):
             value: Number | Pending | None = chunk[place]
             if not isinstance(value, Pending):
                 newest = None
@@ -481,7 +290,7 @@ class CurveRecorder:
 
     def _plain(self, place: int) -> list[Number]:
         """Return the values from a place in the buffer on that come from no device."""
-        return [value for value in self.buffer[place::_STRIDE] if not isinstance(value, Pending)]
+        return [value for value in self.buffer[place::STRIDE] if not isinstance(value, Pending)]
 
     def _send(self, now: float) -> None:
         """Log the points that are ready."""
@@ -489,7 +298,7 @@ class CurveRecorder:
         throttle, losses, outgoing = self._throttle, self.gauge.losses, self._outgoing
         if self._interval:
             self.due = throttle.due
-        logged, rest = self._logged(throttle.ready, now), throttle.taken()
+        logged, rest = events_of(throttle.ready, self.labels, now), throttle.taken()
         # One step (see ATOMIC), so that an interrupt leaves no point in both places, and none in neither. Only the
         # first one needs memory.
         outgoing += logged
@@ -500,16 +309,6 @@ class CurveRecorder:
         if ATOMIC and not self.buffer:
             self.x, self.until = throttle.x, self.due
 
-    def _logged(self, points: Sequence[CurvePoint], now: float) -> list[Raw]:
-        if not points:
-            return []
-        wall, labels = time.time_ns(), self.labels
-        times = [wall if point.moment == now else wall - int((now - point.moment) * _NANO) for point in points]
-        return [
-            (POINT, at, wall, (_attributes, labels, point, at), 0, 0, 0)
-            for at, point in zip(times, points, strict=True)
-        ]
-
 
 def _place(x: Number) -> float:
     """Return x as a float: one that is held back has not been looked at."""
@@ -517,60 +316,6 @@ def _place(x: Number) -> float:
         return float(x)
     except OverflowError:
         return _FAR
-
-
-def _attributes(
-    labels: Mapping[str, AttributeValue], point: CurvePoint, time_unix_nano: int
-) -> Mapping[str, AttributeValue]:
-    """Return a point as it leaves."""
-    return {**labels, **point.attributes(), "elapsed": elapsed(time_unix_nano)}
-
-
-def values_of(event: Raw) -> int:
-    """Return how many values of a ``Metric`` an event stands for; 0 for any other event."""
-    later: Any = event[3]
-    return later[2].values if later.__class__ is tuple and later[0] is _attributes else 0
-
-
-def packed(events: Sequence[Raw]) -> tuple[list[PackedPoints], list[Raw]]:
-    """Return the points among events packed, a table a curve and branch, and the other events.
-
-    All points of a curve are packed, or none, so that their numbers stay in order: none where they are few, or where
-    one stands for several values, as its extremes have an x of their own.
-    """
-    curves: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
-    apart = set[tuple[str, int]]()
-    for event in events:
-        later: Any = event[3]
-        if later.__class__ is tuple and later[0] is _attributes:
-            curves[_named(later[1])].append(later)
-            if later[2].values > 1:
-                apart.add(_named(later[1]))
-    apart.update(named for named, points in curves.items() if len(points) < _WORTH_PACKING)
-    found = [
-        _table(list(points))
-        for named, of_curve in curves.items()
-        if named not in apart
-        for _, points in groupby(of_curve, lambda later: (id(later[1]), later[2].branch))
-    ]
-    return found, list(events) if not found else [event for event in events if not _is_packed(event[3], apart)]
-
-
-def _named(labels: Mapping[str, Any]) -> tuple[str, int]:
-    """Return the metric and its execution: a metric that gets its group later has other labels from then on."""
-    return labels["metric"], labels.get("execution", 0)
-
-
-def _is_packed(later: Any, apart: Container[tuple[str, int]]) -> bool:
-    return later.__class__ is tuple and later[0] is _attributes and _named(later[1]) not in apart
-
-
-def _table(laters: Sequence[Any]) -> PackedPoints:
-    labels, points = laters[0][1], [later[2] for later in laters]
-    times = array("q", [later[3] for later in laters])
-    x, values = array("d", [point.x for point in points]), array("d", [point.value for point in points])
-    group, execution = labels.get("group", ""), labels.get("execution", 0)
-    return PackedPoints((labels["metric"],), group, (), "", points[0].branch, times, x, values, {}, execution)
 
 
 class _NullCurve(CurveRecorder):
