@@ -314,7 +314,7 @@ def test_what_other_libraries_record_leaves_in_the_same_request() -> None:
 
 
 def test_it_rests_between_slices() -> None:
-    """Encoding many series pauses at least once each 64 points, so that the program can run."""
+    """Encoding many series pauses at least once each 128 points, so that the program can run."""
     registry = Registry()
     for number in range(640):
         registry.group("g").instrument(f"m{number}").record(number)
@@ -326,7 +326,7 @@ def test_it_rests_between_slices() -> None:
 
     made = MetricsEncoder("there", registry, pace=pace)
     assert list(made.messages(Batch(registry.columns(), None, [], {}, 1)))
-    assert rests >= 10
+    assert rests >= 5
 
 
 def test_a_series_keeps_its_message_while_its_values_and_neighbours_change() -> None:

@@ -69,7 +69,8 @@ class Spreads:
     def joined(self, held: Spread | None, start_unix_nano: int, interval: ExponentialHistogram) -> Spread:
         """Return the interval of a series, joined to what is held of it elsewhere: see :meth:`join`."""
         if held is None:
-            return Spread(max(start_unix_nano, 0 if self._whole else self._ended), interval.within(self._most))
+            since = start_unix_nano if self._whole or start_unix_nano > self._ended else self._ended
+            return Spread(since, interval.within(self._most))
         return Spread(held.start_unix_nano, held.histogram.plus(interval, self._most))
 
     def give_back(self, key: SeriesKey, spread: Spread) -> None:

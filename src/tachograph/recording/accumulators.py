@@ -406,11 +406,6 @@ class Distribution(_Buffered):
         """Return the values that have been folded so far, added up."""
         return self._state[0]
 
-    def counts(self) -> ExponentialCounts:
-        """Return the values that have been folded since the last interval of any reader ended."""
-        counted = self._state[1]
-        return NO_COUNTS if counted is None else counted.now
-
     def read(
         self, reader: IntervalReader, wait: float = 0.0, known: Known | None = None
     ) -> tuple[ValueSummary, ExponentialHistogram | None]:
@@ -419,7 +414,7 @@ class Distribution(_Buffered):
         Args:
             reader: of the registry's intervals.
             wait: seconds to wait for a fold that another thread has begun; one of this thread is never waited for.
-            known: what :meth:`counts` returned, and its histogram.
+            known: what :func:`unread` returned, and its histogram.
 
         Returns:
             No histogram where a fold is under way: the interval goes on.
@@ -470,10 +465,14 @@ def to_be_folded(series: Sequence[Distribution]) -> list[Distribution]:
     return [of for of in series if of._buffer or of._late or of._kept or of._lock.locked()]  # noqa: SLF001 - ours
 
 
-def unread(series: Sequence[Distribution], reader: IntervalReader) -> list[int]:
-    """Return the places of those of which a reader has not read everything that has been folded so far."""
-    known = [(place, of._state[1]) for place, of in enumerate(series)]  # noqa: SLF001 - ours
-    return [place for place, counted in known if counted is not None and not counted.is_read_by(reader)]
+def unread(series: Sequence[Distribution], reader: IntervalReader) -> list[tuple[int, ExponentialCounts]]:
+    """Return those of which a reader has not read everything that has been folded: by place, with what no one has."""
+    found: list[tuple[int, ExponentialCounts]] = []
+    for place, of in enumerate(series):
+        counted = of._state[1]  # noqa: SLF001 - ours
+        if counted is not None and (counted.now is not NO_COUNTS or not counted.is_read_by(reader)):
+            found.append((place, counted.now))
+    return found
 
 
 def summaries_of(series: Sequence[Distribution]) -> list[ValueSummary]:

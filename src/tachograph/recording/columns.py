@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import Generic, TypeVar, overload
 
 from tachograph.recording.accumulators import FOLD_WAIT, Distribution, LastValue, summaries_of, to_be_folded, unread
-from tachograph.recording.exponential import ExponentialHistogram, histograms_of
+from tachograph.recording.exponential import ExponentialCounts, ExponentialHistogram, histograms_of
 from tachograph.recording.instrument import Instrument
 from tachograph.recording.intervals import NOTHING, IntervalReader
 from tachograph.recording.points import (
@@ -84,9 +84,9 @@ class GaugeColumn:
         self.rows: Rows[LastValue] = rows
         for start in range(0, len(rows), _SLICE_GAUGES):
             for gauge in rows.series[start : start + _SLICE_GAUGES]:
-                if gauge.curve is None or gauge.followed or gauge.waiting:
+                if gauge.followed or gauge.waiting:
                     gauge.fold()
-                else:  # as a fold does, which a call of it would double
+                elif gauge.curve is not None:  # as a fold does, which a call of it would double
                     gauge.curve.show_newest()
             pace()
         self.values: list[Number | None] = [gauge.current for gauge in rows.series]
@@ -128,18 +128,18 @@ class HistogramColumn:
             pace()
             if reader is None:
                 continue
-            ended = [first + place for place in unread(some, reader)]
+            ended = unread(some, reader)
             for start in range(0, len(ended), _SLICE_ENDED):
-                self._read(reader, ended[start : start + _SLICE_ENDED])
+                self._read(reader, first, ended[start : start + _SLICE_ENDED])
                 pace()
         self.summaries: list[ValueSummary] = summaries_of(rows.series)
 
-    def _read(self, reader: IntervalReader, places: Sequence[int]) -> None:
-        """Read the intervals of some series, which end here."""
-        some = [self.rows.series[place] for place in places]
-        counts = [series.counts() for series in some]
-        for place, series, *known in zip(places, some, counts, histograms_of(counts), strict=True):
-            self.intervals[place] = series.read(reader, FOLD_WAIT, known)[1]
+    def _read(self, reader: IntervalReader, first: int, ended: Sequence[tuple[int, ExponentialCounts]]) -> None:
+        """Read the intervals of some series, by their place from the first one on, which end here."""
+        series, intervals = self.rows.series, self.intervals
+        found = histograms_of([counts for _, counts in ended])
+        for (place, counts), histogram in zip(ended, found, strict=True):
+            intervals[first + place] = series[first + place].read(reader, FOLD_WAIT, (counts, histogram))[1]
 
     def points(self) -> Iterator[MetricPoints]:
         """Yield each metric that has a value."""

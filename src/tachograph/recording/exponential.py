@@ -63,6 +63,9 @@ class ExponentialBuckets(NamedTuple):
         return ExponentialBuckets(offset, tuple(counts))
 
 
+_NO_BUCKETS = ExponentialBuckets()
+
+
 class ExponentialHistogram(NamedTuple):
     """Counts of finite values by base-2 buckets.
 
@@ -77,8 +80,8 @@ class ExponentialHistogram(NamedTuple):
 
     scale: int = FINEST
     zeros: int = 0
-    positive: ExponentialBuckets = ExponentialBuckets()
-    negative: ExponentialBuckets = ExponentialBuckets()
+    positive: ExponentialBuckets = _NO_BUCKETS
+    negative: ExponentialBuckets = _NO_BUCKETS
     minimum: float = math.nan
     maximum: float = math.nan
 
@@ -362,9 +365,7 @@ def _of_few_each(
     indices += np.repeat(shifts, numbers)
     every = np.bincount(indices.astype(np.int64), minlength=begins[-1]).tolist()
     return [
-        ExponentialHistogram(
-            FINEST - steps, positive=ExponentialBuckets(first, tuple(every[begin:end])), minimum=low, maximum=high
-        )
+        _above_zero(FINEST - steps, first, tuple(every[begin:end]), low, high)
         for (steps, first, low, high), begin, end in zip(made, begins, begins[1:], strict=False)
     ]
 
@@ -418,9 +419,14 @@ def _of_few(values: Sequence[float], low: float, high: float, most: int) -> Expo
         counts = tuple(map(sub, [*at_most, len(values)], [0, *at_most]))
     else:
         counts = _counted(values, steps, first, last)
-    return ExponentialHistogram(
-        FINEST - steps, positive=ExponentialBuckets(first, tuple(counts)), minimum=low, maximum=high
-    )
+    return _above_zero(FINEST - steps, first, tuple(counts), low, high)
+
+
+def _above_zero(scale: int, first: int, counts: tuple[int, ...], low: float, high: float) -> ExponentialHistogram:
+    """Return the histogram of values above zero."""
+    buckets = _made(ExponentialBuckets, (first, counts))
+    found: ExponentialHistogram = _made(ExponentialHistogram, (scale, 0, buckets, _NO_BUCKETS, low, high))
+    return found
 
 
 def _counted(values: Sequence[float], steps: int, first: int, last: int) -> list[int]:

@@ -6,12 +6,13 @@ of that interval alone. Each reader gets every value that is counted in exactly 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tachograph.recording.exponential import ExponentialCounts, ExponentialHistogram
 
 NOTHING = ExponentialHistogram()
+_made: Any = tuple.__new__  # a named tuple in half of the time: each interval makes some
 
 
 class IntervalReader:
@@ -79,7 +80,7 @@ class _Share(NamedTuple):
 
 
 NO_COUNTS = ExponentialCounts()
-Known = Sequence[Any]  # counts whose histogram is there already, and that
+Known = tuple[ExponentialCounts, ExponentialHistogram]  # counts whose histogram is there already, and that
 
 
 class Counted(NamedTuple):
@@ -108,7 +109,8 @@ class Counted(NamedTuple):
             ended = known[1] if known is not None and known[0] is self.now else self.now.histogram()
         mine = self.shares.get(reader)
         if intervals.readers == (reader,) and (mine is None or (mine[2] is NOTHING and mine[0] < reader.readings)):
-            return ended, Counted(shares={reader: _Share(reader.readings, ended)})  # as below, for most programs
+            share = _made(_Share, (reader.readings, ended, NOTHING))  # as below, for most programs
+            return ended, _made(Counted, (NO_COUNTS, {reader: share}))
         shares: dict[IntervalReader, _Share] = {}
         for each in intervals.readers:
             share = self.shares.get(each, _Share())

@@ -33,7 +33,7 @@ from tachograph.recording.points import HistogramPoint, NumberPoint
 from tachograph.recording.summary import ValueSummary
 from tachograph.recording.values import Number
 
-_GAUGES, _HISTOGRAMS = 64, 32  # between two rests
+_GAUGES, _HISTOGRAMS = 128, 64  # between two rests
 _LONG = 2048  # bytes of a series' constant parts: one that has more is a part of its own
 _WHOLE = Whole()
 

@@ -142,9 +142,8 @@ class MetricsEncoder:
         filling: _Filling | None = None
         theirs = self._sdk_parts(batch.sdk) if batch.sdk is not None else ()
         for part in chain(self._parts(batch, columns, others), theirs) if enough else ():
-            if filling is not None and (
-                filling.points >= self._limit or filling.size + part.size() > BYTES_PER_REQUEST
-            ):
+            size = part.size()
+            if filling is not None and (filling.points >= self._limit or filling.size + size > BYTES_PER_REQUEST):
                 yield filling.request(), filling.points
                 sent += filling.points
                 filling, enough = None, has_memory()
@@ -152,7 +151,7 @@ class MetricsEncoder:
                     break
             if filling is None:
                 filling = _Filling(batch.resource)
-            filling.add(part)
+            filling.add(part, size)
         if filling is not None and filling.points:
             self._heard = batch.time_unix_nano
             yield filling.request(), filling.points
@@ -359,10 +358,10 @@ class _Filling:
         self._resource = resource_bytes(resource)
         self._scopes: dict[bytes, dict[Form | Whole, list[bytes]]] = {}
 
-    def add(self, part: Part) -> None:
-        """Add points to those of the same metric."""
+    def add(self, part: Part, size: int) -> None:
+        """Add points, which take so many bytes at most, to those of the same metric."""
         self.points += part.points
-        self.size += part.size()
+        self.size += size
         if not part.points:
             return
         forms = self._scopes.get(part.scope)
