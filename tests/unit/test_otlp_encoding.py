@@ -192,13 +192,21 @@ def test_a_series_that_cannot_be_encoded_costs_itself_alone(caplog: pytest.LogCa
     assert "no text for you" in caplog.text
 
 
-def test_a_histogram_that_cannot_be_packed_costs_itself_alone() -> None:
-    """Those that leave together with it do leave: a count beyond 64 bits, which no program reaches, is lost alone."""
+@pytest.mark.parametrize("measured", [False, True])
+def test_a_histogram_that_cannot_be_packed_costs_itself_alone(measured: bool) -> None:
+    """Those that leave together with it do leave: a count beyond 64 bits, which no program reaches, is lost alone.
+
+    Whether they are packed together, or one by one, as beside a series with an exemplar.
+    """
     registry = Registry()
     for name in ("one", "two", "three"):
         registry.group("g").instrument(f"{name}.duration.ms").record(1.0)
-    (odd,) = [series for _, series in registry.group("g").instruments["two.duration.ms"].all_series()]
+    instruments = registry.group("g").instruments
+    odd, other = (instruments[f"{name}.duration.ms"].all_series()[0][1] for name in ("two", "three"))
     assert isinstance(odd, Distribution)
+    assert isinstance(other, Distribution)
+    if measured:
+        other.note(Exemplar(1.0, 1, 2, 3))
     odd.fold()
     odd._state = odd._state[0]._replace(count=2**64), None
     found = encode(encoder(registry), registry)

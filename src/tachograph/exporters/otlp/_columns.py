@@ -255,17 +255,16 @@ class HistogramMessages:
         """Return the messages of explicit buckets, in pieces, and the places of those that cannot be encoded."""
         series, summaries = column.rows.series, column.summaries
         # With exemplars, or without extremes, a message has another length.
-        others = {place for place in places if series[place].exemplars or not summaries[place].count}
+        others = [place for place in places if series[place].exemplars or not summaries[place].count]
         if not others:
             try:
                 return self._packed(column, places, now), []
             except Exception as error:  # noqa: BLE001 - one never costs another
                 pass_on(error)
-                others.update(places)
         content: list[bytes] = []
         lost: list[int] = []
         for place in places:
-            pieces = self._message(column, place, now, lose) if place in others else self._packed(column, [place], now)
+            pieces = self._one(column, place, now, lose)
             content += pieces
             if not pieces:
                 lost.append(place)
@@ -275,8 +274,13 @@ class HistogramMessages:
         of = [self._heads[place] for place in places], [self._layouts[place] for place in places]
         return packed_histograms(*of, [column.summaries[place] for place in places], now)
 
-    def _message(self, column: HistogramColumn, place: int, now: int, lose: Lose) -> list[bytes]:
-        """Return a message that has another length than most, or nothing where it cannot be encoded."""
+    def _one(self, column: HistogramColumn, place: int, now: int, lose: Lose) -> list[bytes]:
+        """Return the message of one, in pieces, or nothing where it cannot be encoded."""
+        try:
+            if column.summaries[place].count and not column.rows.series[place].exemplars:
+                return self._packed(column, [place], now)
+        except Exception as error:  # noqa: BLE001 - the template says it
+            pass_on(error)
         point = column.point(place)
         return self._template(column, place, point).histograms([point], now, lose, 1).complete()
 
