@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import signal
 import subprocess
@@ -203,6 +204,7 @@ def test_it_can_be_suspended(tmp_path: Path) -> None:
         while (screen.alternate or not screen.echoes()) and time.monotonic() < deadline:
             screen._read(0.1)
         left(screen)
+        os.waitid(os.P_PID, screen.process.pid, os.WSTOPPED)  # it gives the terminal back first
         screen.process.send_signal(signal.SIGCONT)
         screen.wait("1.25")
         assert screen.alternate
