@@ -716,7 +716,10 @@ def test_a_hub_killed_at_any_time(tmp_path: Path, after: int) -> None:
 
 
 def test_a_metric_and_a_gauge_of_one_name_are_told_apart(hub: Hub, tmp_path: Path) -> None:
-    """Both are drawn, each in a chart of its own, as their x differ; a gauge without such a twin is as it was."""
+    """Both are drawn, each in a chart of its own, as their x differ; a gauge without such a twin is as it was.
+
+    The x of a gauge is the step; that of a ``Metric`` is the program's, who may give it units.
+    """
     send(hub, [packed_event(gauge(20, 0)._replace(metrics=("loss",), group="train"), 1, "s.p")])
     send(hub, [packed_event(gauge(20, 0)._replace(metrics=("lr",), group="train"), 21, "s.p")])
     point = {"metric": "loss", "group": "train", "value": 1.0, "branch": 0}
@@ -725,10 +728,14 @@ def test_a_metric_and_a_gauge_of_one_name_are_told_apart(hub: Hub, tmp_path: Pat
     hub.close()
     with look(RunFile(path_of(tmp_path, "run"))) as reading:
         found = [
-            (chart["kind"], chart["shared"], each["metric"], [curve["points"] for curve in each["curves"]])
+            (each["metric"], each["curves"][0]["points"], chart["kind"], chart["shared"], chart["x"]["units"])
             for chart in charts(reading, curves(reading))
             for each in chart["metrics"]
         ]
         drawn = [(line["kind"], line["points"]) for line in lines(reading, "loss", group="train")]
-    assert sorted(found) == [("", False, "lr", [20]), ("", True, "loss", [5]), ("gauge", False, "loss", [20])]
+    assert sorted(found) == [
+        ("loss", 5, "", True, None),
+        ("loss", 20, "gauge", False, "step"),
+        ("lr", 20, "", False, "step"),
+    ]
     assert sorted(drawn) == [("", 5), ("gauge", 20)]

@@ -26,6 +26,7 @@ _Y = (("units", "units"), ("lower", "lower"), ("upper", "upper"))
 _REPEATED = re.compile(r"(.+)#\d+", re.DOTALL)  # see tachograph.progress
 AGREE = 50.0  # metrics without a scale share an axis where the sizes of their values differ by this factor at most
 MOST_AXES = 2  # of y in a chart
+STEP = "step"  # of an x that is the number of the value, where the program gave no step: as the page's choice names it
 MOST_REPEATED = 100  # listed curves of a metric in one rank: calls of a task, loops, sets of attributes; the newest
 _NUMBERS = ("lower", "upper", "x_lower", "x_upper")
 _TEXTS = ("group", "scale", "task", "units", "x_units")
@@ -239,7 +240,10 @@ def _chart(
         left_out = recorded[some[0].group, metric, some[0].kind] - len(drawn)
         named = {"metric": metric, "scale": scale, "progress": "progress" in about}
         metrics.append({**named, "curves": drawn, "left_out": left_out})
-    return {"x": _axis(listed, _X), "scales": list(scales.values()), "metrics": metrics}
+    x = _axis(listed, _X)
+    if x["units"] is None and all(each.numbered for each in listed):
+        x["units"] = STEP
+    return {"x": x, "scales": list(scales.values()), "metrics": metrics}
 
 
 def _curve(each: Drawn, extent: Mapping[str, Any]) -> dict[str, Any]:
