@@ -503,6 +503,22 @@ def test_all_leaves_after_a_collection_that_was_not_sent_to_its_end() -> None:
 
 
 @pytest.mark.usefixtures("untraced")
+def test_what_is_kept_of_a_histogram_for_our_own_hub_is_small() -> None:
+    """A KiB at most, with what the message beside it needs."""
+    registry = Registry()
+    reader = registry.intervals.open()
+    for number in range(1000):
+        registry.group("g").instrument(f"step.{number}.duration.ms").record(0.5, {"phase": "train"})
+    points = registry.columns(None, reader)
+    made = MetricsEncoder("there", registry, beside=lambda: True, pace=no_rest)
+    tracemalloc.start()
+    for _ in range(3):
+        assert list(made.requests(Batch(points, None, [], {}, 1)))
+    assert tracemalloc.get_traced_memory()[0] < 1000 * 1024
+    tracemalloc.stop()
+
+
+@pytest.mark.usefixtures("untraced")
 def test_what_is_kept_of_a_series_is_small() -> None:
     """A KiB of a series at most, of its own metric or of one with many series; nothing of those that have gone."""
     for alone in (True, False):

@@ -12,7 +12,7 @@ from struct import Struct
 from typing import Any
 
 from tachograph.exporters._spreads import Spread, Spreads
-from tachograph.exporters.otlp._message import Form, Lose, Part, Whole, scope_head
+from tachograph.exporters.otlp._message import Lose, Part, Whole, scope_head
 from tachograph.exporters.otlp._points import (
     AS_DOUBLE,
     DOUBLE,
@@ -205,7 +205,7 @@ class HistogramMessages:
         self.sent: list[ValueSummary | None] = [known.get(series) for series in rows.series]
         taken = [] if spreads.is_empty() else [spreads.take(rows.key(place)) for place in range(len(rows))]
         self._waiting = {place: spread for place, spread in enumerate(taken) if spread is not None}
-        self._besides: dict[int, tuple[Form, bytes]] = {}
+        self._besides: dict[int, Frame] = {}
         self._templates: dict[int, MetricTemplate] = {}  # of those that have more to say
 
     def join(self, column: HistogramColumn, pace: Callable[[], None]) -> None:

@@ -17,7 +17,7 @@ Lose = Callable[[int, str], None]
 
 # The tags of a metric's data, by kind.
 DATA = {"gauge": b"\x2a", "sum": b"\x3a", "histogram": b"\x4a", "exponential_histogram": b"\x52", "summary": b"\x5a"}
-_METRIC = b"\x12"  # ScopeMetrics.metrics, 2
+METRIC = b"\x12"  # ScopeMetrics.metrics, 2
 _NAME, _DESCRIPTION, _UNIT = b"\x0a", b"\x12", b"\x1a"  # of a metric
 _LENGTHS = 12  # bytes of a metric's tags and lengths, at most
 
@@ -49,7 +49,7 @@ class Form:
         if length != self._length:  # mostly it is that of the last export
             inside = length + len(self._end)
             head = self._head + self._data + varint(inside)
-            self._framed = _METRIC + varint(len(head) + length + len(self.end)) + head
+            self._framed = METRIC + varint(len(head) + length + len(self.end)) + head
             self._length = length
         return self._framed
 

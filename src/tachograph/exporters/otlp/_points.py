@@ -16,7 +16,7 @@ from struct import Struct
 from typing import NamedTuple, cast
 
 from tachograph.exporters._spreads import Spread
-from tachograph.exporters.otlp._message import DATA, Form, Lose, Part, metric_head, scope_head
+from tachograph.exporters.otlp._message import DATA, METRIC, Form, Lose, Part, metric_head, scope_head
 from tachograph.exporters.otlp.values import encoded_attributes, varint
 from tachograph.recording.exponential import ExponentialBuckets
 from tachograph.recording.interrupts import pass_on
@@ -32,6 +32,7 @@ _POINT = b"\x0a"  # data_points, 1 of each kind
 _DELTA, _CUMULATIVE = b"\x10\x01", b"\x10\x02"  # aggregation_temporality, 2
 _MONOTONIC = b"\x18\x01"  # Sum.is_monotonic, 3
 _IS_BESIDE = b"\x62\x17\x0a\x11" + BESIDE.encode() + b"\x12\x02\x10\x01"  # Metric.metadata, 12: one KeyValue, true
+_BESIDE_END = _DELTA + _IS_BESIDE
 _START, TIME = 0x11, 0x19  # 2 and 3, of every kind of point
 # NumberDataPoint: as_double is 4, as_int 6, attributes 7.
 DOUBLE, _INT = Struct("<BQBd").pack, Struct("<BQBq").pack
@@ -273,18 +274,17 @@ def number_frame(named: tuple[str, str, str], attributes: Attributes) -> tuple[b
     return Form(metric_head(*named), DATA["gauge"]).begin(len(head) + _NUMBER_BYTES + len(tail)) + head, tail
 
 
-def beside_frame(named: tuple[str, str, str], attributes: Attributes) -> tuple[Form, bytes]:
+def beside_frame(named: tuple[str, str, str], attributes: Attributes) -> tuple[bytes, bytes]:
     """Return the constant parts of the message beside an explicit histogram's, for :func:`beside_message`.
 
     Args:
         named: name, description and unit.
         attributes: of the point.
     """
-    form = Form(metric_head(*named), DATA["exponential_histogram"], _DELTA, _IS_BESIDE)
-    return form, encoded_attributes(attributes, b"\x0a")
+    return metric_head(*named) + DATA["exponential_histogram"], encoded_attributes(attributes, b"\x0a")
 
 
-def beside_message(frame: tuple[Form, bytes], spread: Spread, now: int) -> tuple[bytes, bytes, bytes]:
+def beside_message(frame: tuple[bytes, bytes], spread: Spread, now: int) -> tuple[bytes, bytes, bytes]:
     """Return the whole message beside an explicit histogram's, in pieces.
 
     Args:
@@ -292,9 +292,10 @@ def beside_message(frame: tuple[Form, bytes], spread: Spread, now: int) -> tuple
         spread: the values.
         now: when they were collected, in nanoseconds since the epoch.
     """
-    form, attributes = frame
+    head, attributes = frame
     point = _exponential(None, spread, now, attributes)
-    return form.begin(len(point)), point, form.end
+    head += varint(len(point) + len(_DELTA))
+    return METRIC + varint(len(head) + len(point) + len(_BESIDE_END)) + head, point, _BESIDE_END
 
 
 def histogram_frame(
