@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ from tachograph.recording.gauge_curve import FEW, FIRST, INTERVAL, LONG_INTERVAL
 from tachograph.recording.interrupts import ATOMIC
 from tachograph.recording.journal import LogEvent, packed_event
 from tachograph.recording.losses import SeriesLosses
-from tachograph.recording.packed_points import OnePoint, PackedPoints, PointHead, PointSources
+from tachograph.recording.packed_points import PackedPoints, PlainPoints, PointHead, PointSources
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import Pending
 
@@ -251,7 +251,7 @@ def test_threads_lose_no_value_of_many_series() -> None:
         thread.start()
     while any(thread.is_alive() for thread in threads):
         taken += curves.take(everything=False)
-    assert any(each.__class__ is OnePoint for each in taken)
+    assert any(each.__class__ is PlainPoints for each in taken)
     taken += curves.take(everything=True)
     for tables in by_metric(taken):
         assert sum(sum(each.more.get("count", [1] * each.size)) for each in tables) == FIRST + 4000
@@ -260,7 +260,7 @@ def test_threads_lose_no_value_of_many_series() -> None:
         assert x[-1] == FIRST + 3999
 
 
-def by_metric(taken: list[PackedPoints | OnePoint]) -> list[list[PackedPoints]]:
+def by_metric(taken: list[PackedPoints | PlainPoints]) -> list[list[PackedPoints]]:
     """Return the points of each metric."""
     found: dict[str, list[PackedPoints]] = {}
     for points in taken:
@@ -618,10 +618,10 @@ HEADS = st.builds(
 POINTS = st.tuples(st.integers(0, 2**62), *[NUMBERS] * 6, st.integers(2, 2**40))
 
 
-@given(HEADS, st.lists(POINTS, min_size=1, max_size=3), st.integers(1, 2**40))
-def test_one_point_is_encoded_as_in_columns(head: PointHead, numbers: list[Any], first: int) -> None:
+@given(HEADS, st.lists(st.lists(POINTS, min_size=1, max_size=4), min_size=1, max_size=3), st.integers(1, 2**40))
+def test_a_few_points_are_encoded_as_in_columns(head: PointHead, numbers: list[Any], first: int) -> None:
     """The quick way, whose constant bytes are kept from the first one on, writes the same bytes as the columns' way."""
-    points = [OnePoint(head, each) for each in numbers]
+    points = [PlainPoints(head, len(each), tuple(chain.from_iterable(zip(*each, strict=True)))) for each in numbers]
     quick = [packed_event(point, first, "stream") for point in points]
     slow = [event._replace(attributes=point.packed().record()) for event, point in zip(quick, points, strict=True)]
     assert all(type(event.attributes) is dict for event in slow)
@@ -634,7 +634,7 @@ def encoded(events: list[LogEvent]) -> list[bytes]:
     lost: list[str] = []
     found = list(log_bodies(events, {"service.name": "s"}, lambda _count, why: lost.append(why), lambda: None))
     assert not lost
-    assert sum(count for _, count in found) == len(events)
+    assert sum(count for _, count in found) == sum(event.points for event in events)
     return [body for body, _ in found]
 
 

@@ -17,7 +17,7 @@ from tachograph.recording.holders import Holder, no_rest
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import Journal, LogEvent, packed_event
 from tachograph.recording.logged_points import POINT, packed
-from tachograph.recording.packed_points import PACKED_SCHEMA, OnePoint, PackedPoints
+from tachograph.recording.packed_points import PACKED_SCHEMA, PackedPoints, PlainPoints
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 
@@ -366,7 +366,7 @@ class EventFeed:
                 self._uncounted[destination] = 0
 
 
-def apart(points: PackedPoints | OnePoint, packed: LogEvent) -> Iterator[LogEvent]:
+def apart(points: PackedPoints | PlainPoints, packed: LogEvent) -> Iterator[LogEvent]:
     """Yield an event of each point, for destinations that do not know packed ones."""
     for place, at, attributes in points.apart():
         yield LogEvent(POINT, at, packed.observed_unix_nano, attributes, packed.seq + place, 0, 0, 0, packed.stream)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import chain, repeat
 from math import inf, isfinite
@@ -71,45 +70,6 @@ def _entry(x: float, moment: float, value: float, limits: tuple[float, float], v
     return HeldValues(x, moment, value, low, low_x, high, high_x, values, int(low > high), *odd)
 
 
-def _together(entries: Sequence[Any], before: int) -> HeldValues | None:
-    """Return the values of several entries at once; None where one of them is no finite number.
-
-    Args:
-        entries: of :data:`STRIDE`.
-        before: values before them.
-    """
-    lows, highs, many = entries[::STRIDE], entries[1::STRIDE], entries[3::STRIDE]
-    try:
-        total = sum(lows, 0.0) + sum(highs, 0.0)
-    except OverflowError:  # an integer beyond the range of floats
-        return None
-    if total - total or not all(many):
-        return None
-    low, high = min(lows), max(highs)
-    first, last = (
-        _ends(low, _place(low, lows), entries, many, before),
-        _ends(high, _place(high, highs), entries, many, before),
-    )
-    count = sum(many)
-    x, value = float(before + count - 1), as_float(entries[-3])
-    numbers = x, entries[-1], value, float(low), first, float(high), last, count, 0, *NOTHING_ODD
-    found: HeldValues = _made(HeldValues, numbers)
-    return found
-
-
-def _place(extreme: float, found: Sequence[Any]) -> int:
-    """Return where the extreme was first: integers that are the same float are the same value."""
-    if -_EXACT <= extreme <= _EXACT:
-        return found.index(extreme)
-    return [*map(float, found)].index(float(extreme))
-
-
-def _ends(extreme: float, place: int, entries: Sequence[Any], many: Sequence[int], before: int) -> float:
-    """Return the x of an extreme in an entry: its end, where it is the last value, else its beginning."""
-    end = before + sum(many[: place + 1]) - 1
-    return float(end if as_float(entries[place * STRIDE + 2]) == float(extreme) else end - (many[place] - 1))
-
-
 def point_of(entries: Sequence[Any], before: int, held: HeldValues | None) -> tuple[Any, ...] | None:
     """Return one point for held values and a few entries, in half of the time of :func:`after`.
 
@@ -153,28 +113,61 @@ def after(entries: Sequence[Any], state: CurveState, interval: float, *, keeps: 
         keeps: points wait; else none is wanted.
     """
     out = array("d")
-    place = tried = _singly(entries, state, out) if state.singly > 0 else 0
-    values, singly, due, held, points = state
+    place = _singly(entries, state, out) if state.singly > 0 else 0
     if place:
         singles = place // STRIDE
-        values, singly, due = values + singles, singly - singles, entries[place - 1] + interval
-    moments = entries[STRIDE - 1 :: STRIDE]
-    while place < len(entries):
-        new = None
-        if singly <= 0 and place >= tried:  # all up to the one that ends the interval
-            tried = min((bisect_left(moments, due, place // STRIDE) + 1) * STRIDE, len(entries))
-            new, end = _together(entries[place:tried], values), tried
-        if new is None:
-            end = place + STRIDE
-            low, high, last, many, moment = entries[place:end]
-            if not many:  # its device has lost it
-                place = end
-                continue
-            value = as_float(last)
-            bad = many == 1 and value - value != 0
-            limits = (inf, -inf) if bad else (as_float(low), as_float(high))
-            new = _entry(float(values + many - 1), moment, value, limits, many)
-        values, place, moment = values + new.values, end, new.moment
+        entries, due = entries[place:], entries[place - 1] + interval
+        state = state._replace(values=state.values + singles, singly=state.singly - singles, due=due)
+    found = _at_once(entries, state, interval, out) or _one_by_one(entries, state, interval, out)
+    if not keeps:
+        return CurveState(found.values, found.singly, found.due)
+    return CurveState(*found[:-1], state.points + out) if out else found
+
+
+def _at_once(entries: Sequence[Any], state: CurveState, interval: float, out: array[float]) -> CurveState | None:
+    """Add a point for each interval that is over; None where :func:`_one_by_one` has to: nothing was added then."""
+    x, singly, due, held, points = state
+    if singly > 0 or len(points) + len(out) + len(entries) // STRIDE * COLUMNS > _MOST:
+        return None
+    low, low_x, high, high_x, count = inf, 0.0, -inf, 0.0, 0
+    if held is not None:
+        if held.nonfinite:
+            return None
+        low, low_x, high, high_x, count = held[3:8]
+    rows: list[float] = []
+    last, moment = 0.0, due
+    each = iter(entries)
+    for lowest, highest, last, many, moment in zip(each, each, each, each, each, strict=True):
+        if not -_EXACT <= lowest <= highest <= _EXACT:  # NaN, an infinity, or an integer that is no float of its own
+            return None
+        x += many
+        count += many
+        if lowest < low:  # an extreme that the last value is not was at the beginning, as far as is known
+            low, low_x = lowest, x - 1 if last == lowest else x - many
+        if highest > high:
+            high, high_x = highest, x - 1 if last == highest else x - many
+        if moment >= due:
+            rows += x - 1, moment, last, low, low_x, high, high_x, count, 0, *NOTHING_ODD
+            low, high, count, due = inf, -inf, 0, moment + interval
+    out.extend(rows)
+    if not entries or count == 0:
+        return CurveState(x, singly, due, held if not entries else None, points)
+    numbers = float(x - 1), moment, float(last), float(low), float(low_x), float(high), float(high_x), count, 0
+    return CurveState(x, singly, due, _made(HeldValues, (*numbers, *NOTHING_ODD)), points)
+
+
+def _one_by_one(entries: Sequence[Any], state: CurveState, interval: float, out: array[float]) -> CurveState:
+    """Add a point for each value that is to be one, and for each interval that is over; of any numbers."""
+    values, singly, due, held, points = state
+    each = iter(entries)
+    for low, high, last, many, moment in zip(each, each, each, each, each, strict=True):
+        if not many:  # its device has lost it
+            continue
+        value = as_float(last)
+        bad = many == 1 and value - value != 0
+        limits = (inf, -inf) if bad else (as_float(low), as_float(high))
+        new = _entry(float(values + many - 1), moment, value, limits, many)
+        values += new.values
         full = len(points) + len(out) >= _MOST
         if singly > 0 and new.values == 1 and held is None and not full:
             singly -= 1
@@ -185,9 +178,7 @@ def after(entries: Sequence[Any], state: CurveState, interval: float, *, keeps: 
         if moment >= due and not full:
             out.extend(held)
             held, due = None, moment + interval
-    if not keeps:
-        return CurveState(values, singly, due)
-    return CurveState(values, singly, due, held, points + out if out else points)
+    return CurveState(values, singly, due, held, points)
 
 
 def _singly(entries: Sequence[Any], state: CurveState, out: array[float]) -> int:

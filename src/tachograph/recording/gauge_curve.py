@@ -16,6 +16,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator
+from itertools import chain
 from math import inf, isfinite, nan
 from typing import Any
 
@@ -24,8 +25,8 @@ from tachograph.recording.accumulators import LastValue
 from tachograph.recording.interrupts import ATOMIC
 from tachograph.recording.packed_points import (
     ODD,
-    OnePoint,
     PackedPoints,
+    PlainPoints,
     PointHead,
     PointSources,
     first_branch,
@@ -40,12 +41,13 @@ INTERVAL, LONG_INTERVAL = 1.0, 10.0  # seconds a point
 _GLANCE, _LONG_GLANCE = 0.2, 2.0  # seconds between two looks at the clock, about
 _ROOM = 65_536  # values between them, at most
 _CHUNK = 512 * STRIDE
-_LITTLE = 16 * STRIDE
+_LITTLE = 24 * STRIDE
 _LIMIT = 65_536 * STRIDE
 _FAR, _LEAST, _LOWEST = sys.float_info.max, -sys.float_info.max, -inf
 _WAIT = 2.0  # seconds for which points wait for others, to leave together, where intervals are short
 _AT_ONCE, _PART = 16, 8  # of many series that are due together, so many are taken at once, or one in so many
 _VALUES = 7  # the column of how many
+_PLAIN = 4  # points of a record that is made in the quick way, at most
 
 _BEGUN = CurveState(0, FIRST)
 Named = tuple[str, str, str]
@@ -206,9 +208,10 @@ class GaugeCurve:
             self._state = CurveState(values, singly, due, held, rest)
             if held is None and not rest:
                 self._wait_for_more()
+            elif rest and singly <= 0 and not self.late:
+                self.next = rest[1] + wait
             else:
-                leave = rest[1] + wait if rest else inf
-                self.next = -inf if singly > 0 or self.late else min(due, leave)
+                self.next = self._next_due()
             return found
 
     def take_one(self, now: float, interval: float) -> tuple[Any, ...] | None:
@@ -244,7 +247,10 @@ class GaugeCurve:
             return found
 
     def _next_due(self) -> float:
-        return -inf if self.late or self._state.singly > 0 else self._state.due
+        """Return when points leave: where they wait for others, once the first one has done so."""
+        if self.late or self._state.singly > 0:
+            return -inf
+        return self._state.due + (_WAIT + _GLANCE if self._curves.interval() == INTERVAL else 0.0)
 
     def _wait_for_more(self) -> None:
         """Have nothing taken before the next value, which goes the slow way."""
@@ -345,7 +351,7 @@ class GaugeCurves:
         """Tell whether there may be points to take."""
         return bool(self._curves)
 
-    def take(self, *, everything: bool) -> Iterator[PackedPoints | OnePoint]:
+    def take(self, *, everything: bool) -> Iterator[PackedPoints | PlainPoints]:
         """Yield the points that are due, or all that were recorded so far."""
         wall, now, interval = time.time_ns(), self.clock(), self.interval()
         is_long = interval > INTERVAL
@@ -363,17 +369,19 @@ class GaugeCurves:
                 if is_long and (found := curve.take_one(self.clock(), interval)) is not None:
                     x, moment, value, low, low_x, high, high_x, count = found
                     at_unix = wall - int((now - moment) * 1e9)
-                    yield OnePoint(curve.head, (at_unix, x, value, low, low_x, high, high_x, count))
+                    yield PlainPoints(curve.head, 1, (at_unix, x, value, low, low_x, high, high_x, count))
                     continue
             rows = curve.take(everything=everything)
             if not rows:
                 continue
-            if len(rows) == COLUMNS and rows[_VALUES] > 1 and not rows[_VALUES + 1]:
-                x, moment, value, low, low_x, high, high_x, count, *_ = rows
-                at_unix = wall - int((now - moment) * 1e9)
-                yield OnePoint(curve.head, (at_unix, x, value, low, low_x, high, high_x, int(count)))
-                continue
+            few = len(rows) <= _PLAIN * COLUMNS and max(rows[_VALUES::COLUMNS]) > 1
             try:
+                if few and not any(rows[_VALUES + 1 :: COLUMNS]):
+                    times = [wall - int((now - moment) * 1e9) for moment in rows[1::COLUMNS]]
+                    columns = [*rows[::COLUMNS], *chain.from_iterable([rows[at::COLUMNS] for at in range(2, _VALUES)])]
+                    numbers = *times, *columns, *map(int, rows[_VALUES::COLUMNS])
+                    yield PlainPoints(curve.head, len(times), numbers)
+                    continue
                 points = self._packed(rows, curve)
             except MemoryError:
                 curve.gauge.losses.overflow += sum(map(int, rows[_VALUES::COLUMNS]))

@@ -21,7 +21,7 @@ from tachograph.recording.ids import NumberSequence, random_hex
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
-from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA, OnePoint, PackedPoints
+from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA, PackedPoints, PlainPoints
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch
@@ -74,7 +74,7 @@ class LogEvent(NamedTuple):
         return {_SCHEMA: self.schema, _STREAM: self.stream, _SEQ: self.seq}
 
 
-def packed_event(points: PackedPoints | OnePoint, first: int, stream: str) -> LogEvent:
+def packed_event(points: PackedPoints | PlainPoints, first: int, stream: str) -> LogEvent:
     """Return points as one event, as it leaves to our own hub; ``first`` is the number of the first one."""
     now, record = time.time_ns(), points.record()
     return LogEvent(PACKED, points.newest, now, record, first, 0, 0, 0, stream, PACKED_SCHEMA, points.size)

@@ -24,7 +24,9 @@ PACKED = "tachograph.points"  # event
 PACKED_SCHEMA = 2  # the first one whose readers know it
 ODD = ("nan_x", "posinf_x", "neginf_x")  # x of an interval's first NaN, infinity and minus infinity
 INTERVALS = ("min", "min_x", "max", "max_x", "count", "nonfinite", *ODD)  # of points that stand for several values
-ONE_COLUMNS = ("time", "x", "value", *INTERVALS[:6])  # of a point that stands for several values, all finite
+PLAIN_COLUMNS = ("time", "x", "value", *INTERVALS[:6])  # of points that stand for several values, all finite
+_NOT_ENCODED = 0, b""
+_CODES = dict.fromkeys(("time", "count", "nonfinite"), "q")  # of the columns that hold integers; see array
 LEFT_OUT = "left_out"
 OddPlaces = tuple[float, float, float]  # x of the first value of each kind in ODD; infinite where there is none
 NOTHING_ODD: OddPlaces = (inf, inf, inf)
@@ -80,7 +82,7 @@ class PackedPoints(NamedTuple):
         return self.times[-1]
 
     def packed(self) -> PackedPoints:
-        """Return itself; see :class:`OnePoint`."""
+        """Return itself; see :class:`PlainPoints`."""
         return self
 
     def record(self) -> dict[str, AttributeValue]:
@@ -139,57 +141,59 @@ class PointHead:
         attributes: of the curve.
         units: of the metric; empty for none.
         branch: its number.
-        encoded: all of it as an exporter sends it, once there was one.
+        encoded: all of it as an exporter sends it, for so many points as it has sent last; for 0 before.
     """
 
     __slots__ = ("attributes", "branch", "encoded", "group", "metric", "units")
 
     def __init__(self, metric: str, group: str, attributes: Attributes, units: str, branch: int) -> None:
         self.metric, self.group, self.attributes, self.units, self.branch = metric, group, attributes, units, branch
-        self.encoded = b""
+        self.encoded = _NOT_ENCODED
 
 
-class OnePoint(Mapping[str, AttributeValue]):
-    """:class:`PackedPoints` of one row that stands for several values, all finite, as the attributes of its record.
+class PlainPoints(Mapping[str, AttributeValue]):
+    """:class:`PackedPoints` of a few rows that stand for several values, all finite, as the attributes of their record.
 
-    With many series that is all that an interval has of each: this takes a fifth of the time that columns do.
+    That is all that a curve has in an interval or three: this takes a fifth of the time that columns do.
 
     Attributes:
         head: of the curve.
-        numbers: time, x, value, least value and its x, greatest value and its x, how many values.
+        size: the number of points.
+        numbers: a column after the other: times, x, values, least values and their x, greatest values and their x, how
+            many values.
     """
 
-    __slots__ = ("head", "numbers")
-    size = 1
+    __slots__ = ("head", "numbers", "size")
 
-    def __init__(self, head: PointHead, numbers: tuple[int, float, float, float, float, float, float, int]) -> None:
-        self.head, self.numbers = head, numbers
+    def __init__(self, head: PointHead, size: int, numbers: tuple[Any, ...]) -> None:
+        self.head, self.size, self.numbers = head, size, numbers
 
     @property
     def newest(self) -> int:
-        """The time of the point."""
-        return self.numbers[0]
+        """The time of the last point."""
+        found: int = self.numbers[self.size - 1]
+        return found
 
     def packed(self) -> PackedPoints:
-        """Return it in columns."""
-        head, (time, x, value, low, low_x, high, high_x, count) = self.head, self.numbers
+        """Return them in columns."""
+        head, size, numbers = self.head, self.size, (*self.numbers, *[0] * self.size)
         more: dict[str, Any] = {
-            key: array("d", (number,)) for key, number in zip(INTERVALS, (low, low_x, high, high_x), strict=False)
+            key: array(_CODES.get(key, "d"), numbers[place * size : (place + 1) * size])
+            for place, key in enumerate(PLAIN_COLUMNS)
         }
-        more |= {"count": array("q", (count,)), "nonfinite": array("q", (0,))}
-        rows = array("q", (time,)), array("d", (x,)), array("d", (value,))
+        rows = more.pop("time"), more.pop("x"), more.pop("value")
         return PackedPoints((head.metric,), head.group, head.attributes, head.units, head.branch, *rows, more)
 
     def record(self) -> Mapping[str, AttributeValue]:
-        """Return it as the attributes of a record."""
+        """Return them as the attributes of a record."""
         return self
 
     def constants(self) -> dict[str, AttributeValue]:
-        """Return the attributes that are the same for each point of the curve."""
-        return _named(self.head, (self.head.metric,), 1)
+        """Return the attributes that are the same for each so many points of the curve."""
+        return _named(self.head, (self.head.metric,), self.size)
 
     def apart(self) -> Iterator[tuple[int, int, dict[str, AttributeValue]]]:
-        """Yield it as :meth:`PackedPoints.apart` does."""
+        """Yield them as :meth:`PackedPoints.apart` does."""
         return self.packed().apart()
 
     def __getitem__(self, key: str) -> AttributeValue:
@@ -211,7 +215,7 @@ class PointSource(Protocol):
     def waiting(self) -> bool:
         """Tell whether there may be points to take."""
 
-    def take(self, *, everything: bool) -> Iterator[PackedPoints | OnePoint]:
+    def take(self, *, everything: bool) -> Iterator[PackedPoints | PlainPoints]:
         """Yield the points that are due, or all that were recorded so far; each leaves once."""
 
     def reset(self) -> None:
@@ -242,7 +246,7 @@ class PointSources:
         """Tell whether there may be points to take."""
         return self.wanted is not False and any(source.waiting() for source in self._sources)
 
-    def drain(self, *, everything: bool) -> Iterator[tuple[int, PackedPoints | OnePoint]]:
+    def drain(self, *, everything: bool) -> Iterator[tuple[int, PackedPoints | PlainPoints]]:
         """Yield the points that are due, or all that were recorded so far, each with its first number."""
         for source in self._sources:
             for points in self._taken(source, everything=everything):
@@ -251,7 +255,7 @@ class PointSources:
                     self._next += points.size
                 yield first, points
 
-    def _taken(self, source: PointSource, *, everything: bool) -> Iterator[PackedPoints | OnePoint]:
+    def _taken(self, source: PointSource, *, everything: bool) -> Iterator[PackedPoints | PlainPoints]:
         try:
             yield from source.take(everything=everything)
         except Exception as error:  # noqa: BLE001 - the caller has said what to do with it

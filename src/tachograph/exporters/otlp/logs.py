@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from struct import Struct
 from typing import Any
 
@@ -27,7 +28,7 @@ from tachograph.exporters.otlp.values import (
 )
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import LOG, RECORD_FIELDS, RECORD_KEYS, SCOPE, LogEvent
-from tachograph.recording.packed_points import ONE_COLUMNS, OnePoint
+from tachograph.recording.packed_points import PLAIN_COLUMNS, PlainPoints
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.values import UINT64_MAX, fits_int64
 
@@ -112,8 +113,8 @@ def _of_scope() -> tuple[bytes, bytes]:
 
 def _record(event: LogEvent) -> bytes:
     """Return an event as a LogRecord."""
-    if event.attributes.__class__ is OnePoint and 0 < event.time_unix_nano <= UINT64_MAX:
-        return _record_of_one(event, event.attributes)
+    if event.attributes.__class__ is PlainPoints and 0 < event.time_unix_nano <= UINT64_MAX:
+        return _record_of_plain(event, event.attributes)
     at = event.time_unix_nano
     if not 0 < at <= UINT64_MAX:
         at = min(max(at, 0), UINT64_MAX)  # 0, unknown, for what was before 1970
@@ -128,30 +129,36 @@ def _record(event: LogEvent) -> bytes:
     return b"".join(_encoded(parts, attributes))
 
 
-def _record_of_one(event: LogEvent, point: OnePoint) -> bytes:
-    """Return the record of a curve's point, of which the numbers alone are new."""
-    head, (time, x, value, low, low_x, high, high_x, count) = point.head, point.numbers
-    if not head.encoded:
-        head.encoded = b"".join(_encoded([_named(event.name)], point.constants()))
-    constants, number = head.encoded, varint(event.seq)
+def _record_of_plain(event: LogEvent, points: PlainPoints) -> bytes:
+    """Return the record of a curve's points, of which the numbers alone are new."""
+    head, size = points.head, points.size
+    of_size, constants = head.encoded
+    if of_size != size:
+        constants = b"".join(_encoded([_named(event.name)], points.constants()))
+        head.encoded = size, constants
+    number = varint(event.seq)
     keys = _keys(event.schema, event.stream, len(number))
-    pack, (of_time, of_x, of_value, of_low, of_low_x, of_high, of_high_x, of_count, of_nonfinite) = _layout_of_one(
-        len(constants), len(keys)
-    )
-    packed = pack(
-        *(_TIME, event.time_unix_nano, _OBSERVED, event.observed_unix_nano, constants, of_time, time, of_x, x),
-        *(of_value, value, of_low, low, of_low_x, low_x, of_high, high, of_high_x, high_x),
-        *(of_count, count, of_nonfinite, 0, keys),
-    )
-    return packed + number
+    pack, before = _layout_of_plain(size, len(constants), len(keys))
+    start = _TIME, event.time_unix_nano, _OBSERVED, event.observed_unix_nano, constants
+    if size == 1:  # of very many curves
+        time, x, value, low, low_x, high, high_x, count = points.numbers
+        of_time, of_x, of_value, of_low, of_low_x, of_high, of_high_x, of_count, of_nonfinite = before
+        packed = pack(
+            *(*start, of_time, time, of_x, x, of_value, value, of_low, low, of_low_x, low_x),
+            *(of_high, high, of_high_x, high_x, of_count, count, of_nonfinite, 0, keys),
+        )
+        return packed + number
+    numbers = *points.numbers, *[0] * size
+    columns = [(name, *numbers[place * size : (place + 1) * size]) for place, name in enumerate(before)]
+    return pack(*start, *chain.from_iterable(columns), keys) + number
 
 
 @lru_cache(_KEPT)
-def _layout_of_one(constants: int, keys: int) -> tuple[Callable[..., bytes], tuple[bytes, ...]]:
-    """Return the packer of a point with so many constant bytes, and the bytes before each of its columns."""
-    before = tuple([_before_bytes(key, 8) for key in ONE_COLUMNS])
-    kinds = ["q" if key in {"time", "count", "nonfinite"} else "d" for key in ONE_COLUMNS]
-    columns = "".join([f"{len(b)}s{kind}" for b, kind in zip(before, kinds, strict=True)])
+def _layout_of_plain(size: int, constants: int, keys: int) -> tuple[Callable[..., bytes], tuple[bytes, ...]]:
+    """Return the packer of so many points with so many constant bytes, and the bytes before each of their columns."""
+    before = tuple([_before_bytes(key, 8 * size) for key in PLAIN_COLUMNS])
+    kinds = ["q" if key in {"time", "count", "nonfinite"} else "d" for key in PLAIN_COLUMNS]
+    columns = "".join([f"{len(b)}s{size}{kind}" for b, kind in zip(before, kinds, strict=True)])
     return Struct(f"{_TIMES.format}{constants}s{columns}{keys}s").pack, before
 
 
