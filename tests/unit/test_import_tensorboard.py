@@ -33,8 +33,9 @@ from examples import examples
 from programs import environment
 from recorded_runs import Recorded, points, record, record_histograms
 from tachograph.cli import main
+from tachograph.cli.importing.log_folders import log_folders
 from tachograph.cli.importing.progress import Progress
-from tachograph.cli.importing.tensorboard import imported, log_folders
+from tachograph.cli.importing.tensorboard import imported
 from tachograph.exporters.event_file import Event, EventFile, Unread, numbers
 from tachograph.exporters.tensorboard import VERSION, framed, summary
 from tachograph.exporters.tensorboard import record as event_record

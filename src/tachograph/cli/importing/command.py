@@ -10,8 +10,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser, reason
+from tachograph.cli.importing.log_folders import LogFolder, log_folders
 from tachograph.cli.importing.progress import Progress
-from tachograph.cli.importing.tensorboard import Imported, LogFolder, imported, log_folders
+from tachograph.cli.importing.tensorboard import Imported, imported
 from tachograph.exporters.event_file import MOST_BYTES, Unread
 from tachograph.identity.resource import store
 from tachograph.runs.export import printable

@@ -10,12 +10,10 @@ import contextlib
 import hashlib
 import json
 import math
-import os
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +21,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA
 
+from tachograph.cli.importing.log_folders import OF_HPARAMS, PART, LogFolder
 from tachograph.exporters.event_file import (
     FAILURE,
     HISTOGRAMS,
@@ -39,7 +38,6 @@ from tachograph.exporters.event_file import (
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.exporters.otlp.values import add_attributes
 from tachograph.hub.hub import Hub
-from tachograph.identity.environment import clean
 from tachograph.metric import Dictionary
 from tachograph.metric.execution import SCOPE
 from tachograph.recording.exponential import histogram_of
@@ -56,11 +54,7 @@ from tachograph.runs.store import path_of
 
 IMPORTED = "tachograph.import"  # an event: the library that has recorded a start
 MOST_TAGS = 16_384  # of a file
-_MARK = "tfevents"  # in the names of event files: TensorBoard takes no others
 _FILE = re.compile(r"events\.out\.tfevents\.\d+\.(?P<host>[^.].*?)\.(?P<pid>\d{1,9})\.")
-_PART = re.compile(r"rank(?P<rank>\d{1,9})|(?P<agent>agent)")  # folders of the processes of one run
-_HPARAMS = re.compile(r"\d{9,11}\.\d+")  # the folder that torch's add_hparams() makes in that of the run: its time
-_DIGEST, _FIRST, _NAME = 4, 1024, 100  # bytes of a digest, and of a file's first record at most; characters
 _POINTS, _ROWS = 65_536, 1024  # that are held: of all curves, and of one
 _TOLD = 4096  # records between two reports of progress
 _SECOND = 10**9
@@ -69,84 +63,6 @@ _ALWAYS = 1e9  # seconds
 _WHOLE = 2**53
 
 Report = Callable[[EventFile, int], object]  # told the file that is read, and the points of the run so far
-
-
-class LogFolder(NamedTuple):
-    """A run as TensorBoard keeps it: a folder with event files, and those in it of its ranks and of add_hparams().
-
-    Attributes:
-        name: its path from where the search began; the folder's own name where it began there.
-        path: of the folder.
-        parts: names of folders in it, empty for itself, and their files in the order of their names.
-    """
-
-    name: str
-    path: Path
-    parts: Sequence[tuple[str, Sequence[Path]]]
-
-    def run_id(self) -> str | None:
-        """Return the id of the run: the same wherever the folder lies, and however many files it has got meanwhile.
-
-        It follows from the first record, which has the time to the microsecond. None where none is written yet.
-
-        Raises:
-            OSError: a file cannot be read.
-        """
-        for first in chain.from_iterable(files for _, files in self.parts):
-            with first.open("rb") as file:
-                record = file.read(_FIRST)
-            end = 16 + int.from_bytes(record[:8], "little")  # of the record: its length stands before it
-            if record and (end <= len(record) or end > _FIRST):
-                digest = hashlib.blake2b(first.name.encode(errors="surrogateescape"), digest_size=_DIGEST)
-                digest.update(record[:end] if end <= _FIRST else b"")  # it is damaged
-                return f"{clean(self.path.name)[:_NAME] or 'run'}-{digest.hexdigest()}"
-        return None
-
-
-def log_folders(root: Path, failed: Callable[[OSError], object]) -> list[LogFolder]:
-    """Return the runs below a folder, by name; ``failed`` is told the folders that cannot be read."""
-    found: dict[Path, dict[str, list[Path]]] = {}
-    seen: set[str] = set()
-    for where, folders, files in os.walk(root, followlinks=True, onerror=failed):
-        real = os.path.realpath(where)
-        if real in seen:  # a link to a folder above it
-            folders.clear()
-            continue
-        seen.add(real)
-        path = Path(where)
-        events = sorted(path / name for name in files if _MARK in name)
-        if events:
-            is_part = path != root and bool(_PART.fullmatch(path.name))
-            if path.parent in found and _HPARAMS.fullmatch(path.name):
-                is_part = _has_hparams(events[0])
-            home, part = (path.parent, path.name) if is_part else (path, "")
-            found.setdefault(home, {})[part] = events
-    return [
-        LogFolder(
-            path.name if path == root else os.path.relpath(path, root),
-            path,
-            sorted(parts.items(), key=_place),
-        )
-        for path, parts in sorted(found.items())
-    ]
-
-
-def _place(part: tuple[str, object]) -> tuple[object, ...]:
-    """Return the place of a part: the folder itself, ranks by their numbers, then folders of the end."""
-    name, _ = part
-    rank = _PART.fullmatch(name)
-    return bool(name) and not (rank and rank["rank"]), len(name), name
-
-
-def _has_hparams(path: Path) -> bool:
-    """Tell whether a file begins with hyperparameters, as one of add_hparams() does."""
-    try:
-        for event in islice(EventFile(path), 2):  # the first one has the version
-            if any(_plugin(value) == HPARAMS for value in event.summary.value):
-                return True
-    except OSError:  # it is said where it is read
-        pass
-    return False
 
 
 class Imported(NamedTuple):
@@ -190,7 +106,7 @@ def imported(folder: LogFolder, store: Path, report: Report) -> Imported | None:
     for part, files in folder.parts:
         for restart, file in enumerate(files):
             events = EventFile(file)
-            resource, results = _resource(folder.name, run, part, file, restart), bool(_HPARAMS.fullmatch(part))
+            resource, results = _resource(folder.name, run, part, file, restart), bool(OF_HPARAMS.fullmatch(part))
             start = _Start(store, resource, _stream(part, file), restart, results=results)
             try:
                 for number, event in enumerate(events):
@@ -210,7 +126,7 @@ def imported(folder: LogFolder, store: Path, report: Report) -> Imported | None:
 
 def _resource(name: str, run: str, part: str, file: Path, restart: int) -> dict[str, AttributeValue]:
     """Return the attributes of the process that wrote a file: its files are its starts."""
-    place, wrote = _PART.fullmatch(part), _FILE.match(file.name)
+    place, wrote = PART.fullmatch(part), _FILE.match(file.name)
     found: dict[str, AttributeValue] = {
         "service.name": name,
         "service.instance.id": f"{run}/{part}" if part else run,
