@@ -7,11 +7,12 @@ it (processor time of the others between two turns of a loop). The official SDK'
 same instruments beside it. Processor time tells on a busy machine, too; wall time would not.
 
 Then, in one thread: collecting and encoding beside the SDK's, also where no series has changed, a POST to loopback, and
-what the encoder keeps of a series. ``idle`` is a process that has recorded nothing for a minute. ``--kinds``,
-``--series``, ``--ways`` choose rows; all of them take ten minutes on two cores, and less where ``--at-once`` runs
-several, four cores each. ``--beside FOLDER`` measures another version's sources (its ``src``) in the same run. A busy
-machine makes processor time longer, up to twice: ``loop`` is that of the same few lines in each process, by which rows
-of different moments can be compared. With ``BENCH_RESULTS``, a folder, all of it is also written there, as JSON.
+what the encoder keeps of a series. ``idle`` is a process that has recorded nothing for a minute, and exports at the
+default interval, to a hub each second. ``--kinds``, ``--series``, ``--ways`` choose rows; all of them take ten minutes
+on two cores, and less where ``--at-once`` runs several, four cores each. ``--beside FOLDER`` measures another version's
+sources (its ``src``) in the same run. A busy machine makes processor time longer, up to twice: ``loop`` is that of the
+same few lines in each process, by which rows of different moments can be compared. With ``BENCH_RESULTS``, a folder,
+all of it is also written there, as JSON.
 """
 
 from __future__ import annotations
@@ -97,12 +98,12 @@ def begun(side: str, kind: str, count: int) -> list[Record]:
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-        provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter(), 1000)])
+        provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())])
         return theirs(kind, count, provider)
     import tachograph
 
     records = ours(kind, count)
-    pipeline = tachograph.start(traces="none", interval=1.0, run_id="job")
+    pipeline = tachograph.start(traces="none", run_id="job")
     for value in range(FIRST):  # each of which is a point of a gauge's curve
         for record in records:
             record(value)
@@ -213,6 +214,8 @@ def measured(row: Row, seconds: float, beside: str) -> dict[str, Any]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TACHOGRAPH_"))}
     environ = {**kept, "RANK": "0", "WORLD_SIZE": "1", "TACHOGRAPH_SYSTEM_METRICS": "false"}
     environ |= {"OTEL_METRICS_EXPORTER": "otlp", "OTEL_LOGS_EXPORTER": "none"}
+    if kind != "idle" or way == "hub":  # else an export each minute, as the specification says
+        environ["OTEL_METRIC_EXPORT_INTERVAL"] = "1000"
     if side == "off":
         environ["OTEL_SDK_DISABLED"] = "true"
     if side == "beside":
