@@ -67,14 +67,14 @@ class Spreads:
             self._held[key] = self.joined(held, start_unix_nano, interval)
 
     def joined(self, held: Spread | None, start_unix_nano: int, interval: ExponentialHistogram) -> Spread:
-        """Return the interval of a series, joined to what is held of it elsewhere: see :meth:`join`."""
+        """Return the interval of a series, joined to the one that is held of it elsewhere: see :meth:`join`."""
         if held is None:
             since = start_unix_nano if self._whole or start_unix_nano > self._ended else self._ended
             return Spread(since, interval.within(self._most))
         return Spread(held.start_unix_nano, held.histogram.plus(interval, self._most))
 
     def give_back(self, key: SeriesKey, spread: Spread) -> None:
-        """Hold again what was held elsewhere, before anything that has come since."""
+        """Hold an interval again that was held elsewhere, before any that has come since."""
         held = self._held.get(key)
         more = spread.histogram if held is None else spread.histogram.plus(held.histogram, self._most)
         self._held[key] = Spread(spread.start_unix_nano, more)

@@ -466,7 +466,7 @@ def to_be_folded(series: Sequence[Distribution]) -> list[Distribution]:
 
 
 def unread(series: Sequence[Distribution], reader: IntervalReader) -> list[tuple[int, ExponentialCounts]]:
-    """Return those of which a reader has not read everything that has been folded: by place, with what no one has."""
+    """Return the places of those that a reader has not read to the last fold, with the counts that none has read."""
     found: list[tuple[int, ExponentialCounts]] = []
     for place, of in enumerate(series):
         counted = of._state[1]  # noqa: SLF001 - ours

@@ -410,7 +410,7 @@ def histogram_of(values: Mapping[float, int], most: int = BUCKETS) -> Exponentia
 def _of_few(values: Sequence[float], low: float, high: float, most: int) -> ExponentialHistogram:
     """Return :func:`histogram_of` values above zero, from the least to the greatest one, in half of its time.
 
-    Where they are in few buckets, they are counted by these.
+    Values in few buckets are counted by these.
     """
     steps, first, last = _reach(low, high, most)
     counts: Sequence[int]

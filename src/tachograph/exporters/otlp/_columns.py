@@ -355,7 +355,7 @@ class ColumnMessages:
             gone.give_back()
 
     def give_back(self) -> None:
-        """Leave to the spreads what waits to be sent."""
+        """Leave the intervals to the spreads that wait to be sent."""
         for of in self._histograms.values():
             of.give_back()
 
