@@ -26,7 +26,7 @@ from tachograph.recording.points import (
 from tachograph.recording.summary import ValueSummary
 from tachograph.recording.values import Number
 
-_SLICE = 8  # histograms between two rests
+_SLICE = 4  # histograms between two rests
 _SLICE_GAUGES = 64
 _LOOKED_AT = 512  # histograms of which most have nothing new
 _SLICE_ENDED = 16  # intervals of histograms, which end together
