@@ -14,8 +14,8 @@ from tachograph.recording.pulse_source import PULSE, Beat, pulse_source
 from tachograph.recording.registry import Registry
 
 PERIOD = 1.0  # seconds
-_LOOK_AGAIN = 12.0  # seconds, as long as there is none to send; with other tasks it is looked for more often
-_APART = 0.25  # seconds between two at least, where other tasks are called
+_LOOK_AGAIN = 12.0  # seconds, as long as there is none to send: a rank that joins a group asks for it
+_EARLY, _LOOK_EARLY = 0.75, 8.0  # seconds by which both may come sooner, with another task
 
 
 class PulseTask:
@@ -40,9 +40,9 @@ class PulseTask:
     ) -> None:
         self._routes, self._resource, self._everywhere, self._journal = routes, resource, everywhere, journal
         self._beat: Beat | None = pulse_source.begin()
-        self._number, self._every = 0, PERIOD
+        self._number, self._every, self._early = 0, PERIOD, _EARLY
         self._task = timer.default.every(
-            "pulse", lambda: self._every, self.send, early=PERIOD - _APART, registry=registry
+            "pulse", lambda: self._every, self.send, early=lambda: self._early, registry=registry
         )
 
     def send(self) -> None:
@@ -51,8 +51,8 @@ class PulseTask:
         takers = [route for route, schema in reads if self._everywhere or schema]
         said = self._beat() if self._beat is not None and takers else None
         is_known = all(schema is not None for _, schema in reads)
-        self._every = _LOOK_AGAIN if said is None and is_known else PERIOD
-        self._task.early = self._every - _APART
+        rests = said is None and is_known
+        self._every, self._early = (_LOOK_AGAIN, _LOOK_EARLY) if rests else (PERIOD, _EARLY)
         if said is None:
             return
         self._number += 1

@@ -437,6 +437,7 @@ class GuestFeed:
                 apart=route.apart,
                 records=route.records,
                 spools=route.spools,
+                busy_at=route.busy_at,
             )
             for route in routes
             if route.events

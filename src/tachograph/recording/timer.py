@@ -37,7 +37,7 @@ class Task:
     """A task of the timer, from :meth:`Timer.every` until it is closed.
 
     Attributes:
-        early: see :meth:`Timer.every`.
+        early: returns the seconds of :meth:`Timer.every`.
         runner: the thread that is in it; 0 where none is.
 
     Args:
@@ -58,7 +58,7 @@ class Task:
         call: Callable[[], object],
         *,
         beside: Callable[[], bool],
-        early: float,
+        early: Callable[[], float],
         registry: Registry,
     ) -> None:
         self._timer, self._name, self._wait, self._called, self._beside = timer, name, wait, call, beside
@@ -246,7 +246,7 @@ class Timer:
         call: Callable[[], object],
         *,
         beside: bool | Callable[[], bool] = False,
-        early: float = 0.0,
+        early: float | Callable[[], float] = 0.0,
         registry: Registry = registries.default,
     ) -> Task:
         """Call something every so often, until the returned task is closed.
@@ -259,14 +259,16 @@ class Timer:
             call: never waits for anything, unless it is called beside.
             beside: it may block, or a callable tells before a call whether that one may: it is called in another
                 thread, and never twice at once.
-            early: seconds by which a call may come too early, with that of another task: one wake-up for both.
+            early: seconds by which a call may come too early, with that of another task: one wake-up for both; or a
+                callable that returns them.
             registry: where its errors are counted.
         """
         seconds = wait if callable(wait) else lambda: wait
         blocks = beside if callable(beside) else lambda: beside
-        task = Task(self, name, seconds, call, beside=blocks, early=early, registry=registry)
+        comes_early = early if callable(early) else lambda: early
+        task = Task(self, name, seconds, call, beside=blocks, early=comes_early, registry=registry)
         with self._changing:
-            self._tasks = tuple(sorted((*self._tasks, task), key=lambda task: task.early))
+            self._tasks = tuple(sorted((*self._tasks, task), key=lambda task: task.early()))
             with contextlib.suppress(RuntimeError):  # the interpreter is about to end
                 self._start()
         self.wake()
@@ -361,7 +363,7 @@ class Timer:
             gil_yield.begin()
             is_at_work = False
             for task in self._tasks:
-                if task.due - (task.early if is_at_work else 0.0) <= time.monotonic():
+                if task.due - (task.early() if is_at_work else 0.0) <= time.monotonic():
                     is_at_work = True
                     task.begin()
         except MemoryError:  # the program may give some back
