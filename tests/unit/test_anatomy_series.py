@@ -180,6 +180,21 @@ def test_the_end_waits_for_a_fold_that_has_taken_the_last_marks(training: Traini
     assert [said["steps"] for said in training.events()] == [60]
 
 
+def test_the_last_step_is_told_though_a_tick_has_told_its_end(training: Training) -> None:
+    """A tick after the last mark tells the last step as the rest, which no other one ends; the process's end does."""
+    lane = training.lane()
+    for _ in range(5):
+        training.step(lane)
+    training.series.tick()
+    assert [event["steps"] for event in training.events()] == [4]
+    for _ in range(2):
+        for say in training.journal.last_words:
+            say(1.0)
+    (told,) = training.events()
+    assert told["steps"] == 5
+    assert not any(told["rest"])
+
+
 def test_a_wall_clock_that_is_set_moves_nothing(training: Training) -> None:
     """Begin and end of the steps stay on one clock: an hour more or less between two events is in neither."""
     lane, told = training.lane(), list[dict[str, Any]]()

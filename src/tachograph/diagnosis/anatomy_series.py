@@ -363,12 +363,14 @@ class StepSeries:
         main = self._main
         if main is None:
             return
+        ends_one = False  # which a tick may have told as the rest, with the same end
         for followed in list(self._followed.values()):
             steps = followed.machine.close()
             if steps:
                 self._record(followed, steps)
+                ends_one = ends_one or followed is main
             followed.note_slowest()
-        if main.machine.totals().end != main.steps_told or main.told < 0:
+        if ends_one or main.machine.totals().end != main.steps_told or main.told < 0:
             self._tell(last=True)
 
 
