@@ -14,6 +14,7 @@ room=$(df -k /dev/shm 2>/dev/null | awk 'END { print $4 + 0 }')
 free=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo 2>/dev/null)
 if [ -z "${TMPDIR:-}" ] && [ "${room:-0}" -gt 6000000 ] && [ "${free:-0}" -gt 12000000 ]; then # KiB
   TMPDIR=$(mktemp -d /dev/shm/tests.XXXXXX) && export TMPDIR && trap 'rm -rf "$TMPDIR"' EXIT && trap 'exit 130' INT TERM
+  chmod 1777 "$TMPDIR" # as /tmp: some tests run a hub as another user
 fi
 
 tests() { # OPTIONS ARGUMENT …: a pass of pytest; few that failed once more, alone. No test at all is no failure
