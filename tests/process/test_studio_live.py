@@ -35,7 +35,7 @@ def test_points_come_within_seconds_in_a_chain(tmp_path: Path) -> None:
         with Studio(hub.url).live(RUN) as stream:
             _, _, hello = stream.next("hello")
             (line,) = Studio(hub.url).ask("runs", RUN, "curves", metric="loss")["curves"]
-            assert hello == {"heads": {str(line["curve"]): line["seq"]}, "events": 0, "resumed": False}
+            assert hello == {"heads": {str(line["curve"]): line["seq"]}, "events": 0, "progress": [], "resumed": False}
             began = time.monotonic()
             send(hub.url, at(2, 3.0), at(3, float("nan")), first=3)
             send(hub.url, at(0, 5.0, branch=1), at(2, 6.0, min=4.0, max=9.0, min_x=0.5, max_x=1.5), first=5)
@@ -67,6 +67,8 @@ def test_new_curves_events_and_bars_are_told_of(tmp_path: Path) -> None:
             assert (entry["curve"], entry["points"]) == (new, [[1, 2]])
             (bar,) = stream.next("progress")[2]["progress"]
             assert (bar["count"], bar["total"], bar["rate"], bar["eta"], bar["done"]) == (2, 3, 1.5, 0.5, False)
+            with Studio(hub.url).live(RUN) as later:  # whoever has asked before that, and listens after it
+                assert later.next("hello")[2]["progress"] == [bar]
 
 
 def test_a_definition_that_comes_later_makes_a_curve_new(tmp_path: Path) -> None:

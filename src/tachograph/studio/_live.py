@@ -88,7 +88,8 @@ class Watcher:
         oldest = self._remembered[0].number if self._remembered else self._number + 1
         resumed = known and oldest - 1 <= int(number) <= self._number
         missed = [each for each in self._remembered if each.number > int(number)] if resumed else []
-        hello = {"heads": self._news.heads, "events": self._news.last_event, "resumed": resumed}
+        news = self._news
+        hello = {"heads": news.heads, "events": news.last_event, "progress": news.bars, "resumed": resumed}
         listener.put("retry: 1000\n" + self._text(self._number, Message("hello", text(hello))))
         if missed:  # as one text
             listener.put("".join(self._text(*each) for each in missed))

@@ -37,6 +37,7 @@ class News:
     Attributes:
         heads: the last number of each curve, as of the last look.
         last_event: the number of the last event, the same.
+        bars: the progress bars, the same.
     """
 
     def __init__(self, api: Api, run: str) -> None:
@@ -47,7 +48,7 @@ class News:
         self.last_event = 0
         self._looks = 0
         self._drawn: dict[int, Drawn] = {}
-        self._bars: list[dict[str, Any]] = []
+        self.bars: list[dict[str, Any]] = []
         self._line: dict[str, Any] = {}
         self._sampled: dict[int, int] = {}
         self._problem = ""
@@ -62,7 +63,7 @@ class News:
             self._arrivals.begin(reading)
             self.heads, self.last_event = self._arrivals.known, newest(reading)
             self._drawn = {each.number: each for each in curves(reading)}
-            self._bars = self._progress(reading)
+            self.bars = self._progress(reading)
             self._line = self._api.line_of(reading, self._run, members(reading))
             self._samples(reading, time.time_ns() - _LATE)
 
@@ -102,8 +103,8 @@ class News:
             said = {"curves": arrived.curves, "new": new, "stale": arrived.stale}
             found.append(Message("points", text(said)))
             bars = self._progress(reading)
-            if bars != self._bars:
-                self._bars = bars
+            if bars != self.bars:
+                self.bars = bars
                 found.append(Message("progress", text({"progress": bars})))
         return found
 

@@ -150,6 +150,7 @@ export class RunPage {
   #head(run) {
     this.faults.look(this.state !== run.state);
     this.state = run.state;
+    this.progress.show(this.progress.list, run.state === "running");
     this.header.show(run);
     document.title = `${run.name || run.id} – Tachograph`;
   }
@@ -204,7 +205,8 @@ export class RunPage {
   }
 
   /** The hub says how far the run is: what is behind here is fetched. */
-  #hello({ heads }) {
+  #hello({ heads, progress }) {
+    this.progress.show(progress);
     for (const [number, head] of Object.entries(heads)) {
       const card = this.sections.byCurve.get(Number(number));
       if (this.bars.has(Number(number))) continue;
