@@ -302,6 +302,20 @@ def test_an_instrument_is_declared_where_its_pickle_is_read() -> None:
     assert said.stdout.decode().strip() == "sent.latency histogram s (0.1, 1.0) True"
 
 
+def test_an_interrupt_while_an_instrument_is_made_costs_no_later_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C, say, in the first call for a name: the next one makes the instrument."""
+
+    def interrupted(*_arguments: object, **_more: object) -> None:
+        raise KeyboardInterrupt
+
+    found = Registry().group("g")
+    with monkeypatch.context() as patch:
+        patch.setattr("tachograph.recording.group.Instrument", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            found.instrument("loss")
+    assert found.instrument("loss") is found.instrument("loss")
+
+
 def test_losses_of_one_reason_are_one_series() -> None:
     """What a series has lost and what was counted elsewhere add up: else a page would show one of them."""
     registry = Registry(enabled=True)

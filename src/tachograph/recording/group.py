@@ -86,10 +86,11 @@ class Group:
     def _add(self, recorded: str, named: Meaning, **definition: Any) -> Instrument:
         with creation.lock:
             kind, unit, owner = self._taken.get(named.name, (named.kind, named.unit, ""))
+            owned = self.instruments.get(owner)  # None where an interrupt came before it was there
             if (kind, unit) != (named.kind, named.unit):
                 named = named._replace(name=recorded)
-            elif owner and not definition and not self.instruments[owner].declared:
-                return self.instruments.setdefault(recorded, self.instruments[owner])
+            elif owned is not None and not definition and not owned.declared:
+                return self.instruments.setdefault(recorded, owned)
             self._taken.setdefault(named.name, (named.kind, named.unit, recorded))
             definition |= {"limit": self._limit, "enabled": self._enabled, "intervals": self._intervals}
             made = self.instruments.setdefault(recorded, Instrument(self.name, recorded, named, **definition))

@@ -205,7 +205,7 @@ export class RunPage {
   }
 
   /** The hub says how far the run is: what is behind here is fetched. */
-  #hello({ heads, progress }) {
+  #hello({ heads, progress = this.progress.list }) {
     this.progress.show(progress);
     for (const [number, head] of Object.entries(heads)) {
       const card = this.sections.byCurve.get(Number(number));
