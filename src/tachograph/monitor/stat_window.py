@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import math
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from tachograph.monitor.event import Event
 from tachograph.recording.accumulators import LIMIT
 from tachograph.recording.closed_windows import Closed, WindowHistory
 from tachograph.recording.ids import NumberSequence
+from tachograph.recording.interrupts import free_within
 from tachograph.recording.journal import Later, Raw
 from tachograph.recording.summary import CHUNK, Bare, ValueSummary, Wanted, bare_plus, dressed, summary_of_chunk
 from tachograph.recording.values import Number, Pending, as_float
@@ -344,12 +344,7 @@ class StatWindow:
 
     def _free(self, wait: float) -> bool:
         """Wait until no other thread folds; never for a fold of this thread, which a signal handler interrupts."""
-        given_up = time.monotonic() + wait
-        while self._lock.locked():
-            if self._folding == threading.get_ident() or time.monotonic() >= given_up:
-                return False
-            time.sleep(0.0005)
-        return True
+        return self._folding != threading.get_ident() and free_within(self._lock, wait)
 
     def _fold(self) -> None:
         *_, room, late, unsent = self._state

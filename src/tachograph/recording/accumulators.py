@@ -422,7 +422,7 @@ class Distribution(_Buffered):
         summary, counted = self._state
         if counted is not None and self.rests() and counted.is_read_by(reader):
             return summary, NOTHING
-        if self._lock.locked() and not self._folded_within(wait):
+        if self._lock.locked() and (self._folding == threading.get_ident() or not free_within(self._lock, wait)):
             return self._state[0], None
         with self._lock:
             self._folding = threading.get_ident()
@@ -433,15 +433,6 @@ class Distribution(_Buffered):
                 self._state = summary, counted
             self._folding = 0
         return summary, interval
-
-    def _folded_within(self, wait: float) -> bool:
-        """Wait for another thread's fold, and tell whether it has ended."""
-        given_up = time.monotonic() + wait
-        while self._lock.locked():
-            if self._folding == threading.get_ident() or time.monotonic() >= given_up:
-                return False
-            time.sleep(0.0005)
-        return True
 
     def recorded(self) -> int:
         """Return how many values were recorded, those included that wait to be folded."""

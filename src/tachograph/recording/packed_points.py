@@ -26,7 +26,7 @@ ODD = ("nan_x", "posinf_x", "neginf_x")  # x of an interval's first NaN, infinit
 INTERVALS = ("min", "min_x", "max", "max_x", "count", "nonfinite", *ODD)  # of points that stand for several values
 PLAIN_COLUMNS = ("time", "x", "value", *INTERVALS[:6])  # of points that stand for several values, all finite
 _NOT_ENCODED = 0, b""
-_CODES = dict.fromkeys(("time", "count", "nonfinite"), "q")  # of the columns that hold integers; see array
+CODES = {key: "q" if key in {"time", "count", "nonfinite"} else "d" for key in PLAIN_COLUMNS}  # as of array and struct
 LEFT_OUT = "left_out"
 OddPlaces = tuple[float, float, float]  # x of the first value of each kind in ODD; infinite where there is none
 NOTHING_ODD: OddPlaces = (inf, inf, inf)
@@ -178,7 +178,7 @@ class PlainPoints(Mapping[str, AttributeValue]):
         """Return them in columns."""
         head, size, numbers = self.head, self.size, (*self.numbers, *[0] * self.size)
         more: dict[str, Any] = {
-            key: array(_CODES.get(key, "d"), numbers[place * size : (place + 1) * size])
+            key: array(CODES[key], numbers[place * size : (place + 1) * size])
             for place, key in enumerate(PLAIN_COLUMNS)
         }
         rows = more.pop("time"), more.pop("x"), more.pop("value")

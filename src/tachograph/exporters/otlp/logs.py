@@ -28,7 +28,7 @@ from tachograph.exporters.otlp.values import (
 )
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import LOG, RECORD_FIELDS, RECORD_KEYS, SCOPE, LogEvent
-from tachograph.recording.packed_points import PLAIN_COLUMNS, PlainPoints
+from tachograph.recording.packed_points import CODES, PLAIN_COLUMNS, PlainPoints
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.values import UINT64_MAX, fits_int64
 
@@ -157,8 +157,7 @@ def _record_of_plain(event: LogEvent, points: PlainPoints) -> bytes:
 def _layout_of_plain(size: int, constants: int, keys: int) -> tuple[Callable[..., bytes], tuple[bytes, ...]]:
     """Return the packer of so many points with so many constant bytes, and the bytes before each of their columns."""
     before = tuple([_before_bytes(key, 8 * size) for key in PLAIN_COLUMNS])
-    kinds = ["q" if key in {"time", "count", "nonfinite"} else "d" for key in PLAIN_COLUMNS]
-    columns = "".join([f"{len(b)}s{size}{kind}" for b, kind in zip(before, kinds, strict=True)])
+    columns = "".join([f"{len(b)}s{size}{CODES[key]}" for b, key in zip(before, PLAIN_COLUMNS, strict=True)])
     return Struct(f"{_TIMES.format}{constants}s{columns}{keys}s").pack, before
 
 
