@@ -9,7 +9,7 @@ DEBIAN_PACKAGES ?= prometheus victoria-metrics influxdb chromium-headless-shell 
 # DEMO_ARGS=--help and TEST_ARGS=--help list what they take.
 DEMO_ARGS ?=
 TEST_ARGS ?=
-# Entries of `make matrix`, such as 3.13 3.10-lowest; empty: each CPython that pyproject.toml names, and the lowest
+# Entries of `make matrix`, such as 3.13 3.11-lowest; empty: each CPython that pyproject.toml names, and the lowest
 # versions of all dependencies. And the folders of tests that each runs.
 MATRIX ?=
 MATRIX_TESTS ?= tests/unit tests/process

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tachograph import put_metric
@@ -26,7 +26,7 @@ def main(folder: Path, seconds: float) -> None:
     number = 0
     while time.monotonic() < end:
         number += 1
-        log_event(Event("tick", datetime.now(timezone.utc), {"who": who, "number": number}))
+        log_event(Event("tick", datetime.now(UTC), {"who": who, "number": number}))
         put_metric("tick.success", 1, "kills")
         os.write(notes, f"{number} {time.time()}\n".encode())
         time.sleep(PERIOD)

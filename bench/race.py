@@ -16,7 +16,7 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import thread_time
@@ -102,7 +102,7 @@ def machine() -> dict[str, object]:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
     return {
-        "date": datetime.now(timezone.utc).date().isoformat(),
+        "date": datetime.now(UTC).date().isoformat(),
         "processor": _processor(),
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 1),

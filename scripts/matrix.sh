@@ -1,6 +1,6 @@
 #!/bin/sh
 # matrix.sh PYTHON FOLDER [ENTRY …]: tests/unit, then tests/process, on each CPython of pyproject.toml that this machine has
-# (pyenv's, else on PATH). An entry is a version, such as 3.13, with the newest of all dependencies, or 3.10-lowest, with the
+# (pyenv's, else on PATH). An entry is a version, such as 3.13, with the newest of all dependencies, or 3.11-lowest, with the
 # lowest that pyproject.toml allows. PYTHON has uv (group `release`). MATRIX_TESTS has other folders, and MATRIX_MARKS marks
 # beside ours, such as 'not process'. A table at the end has the counts of each; an entry without its CPython is in it, and
 # no failure. PyTorch is never installed: from the index of packages it would be several gigabytes for CUDA. Tests that
@@ -9,7 +9,7 @@ set -u
 unset CI # a package or a server that is missing here is a failure of `make test`
 python=$1 folder=$2
 shift 2
-[ $# -gt 0 ] || set -- 3.10-lowest 3.10 3.11 3.12 3.13 3.14
+[ $# -gt 0 ] || set -- 3.11-lowest 3.11 3.12 3.13 3.14
 here=$(dirname "$0")/..
 failed=0 table=''
 mkdir -p "$folder"

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-VERSIONS = ("3.10", "3.11", "3.12", "3.13")
+VERSIONS = ("3.11", "3.12", "3.13")
 _EXTRAS = "tachograph[all]"
 # Of the words of a licence's name; the weak copyleft of MPL-2.0 is on the files of its package alone.
 _ALLOWED = ("apache", "bsd", "mit", "psf", "python", "mpl", "mozilla", "isc", "unlicense", "zlib", "0bsd", "nvidia")

@@ -11,8 +11,8 @@ index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
 step() { printf '\n== %s\n' "$*"; }
 stop() { printf '\nset_up: %s\n' "$*" >&2; exit 1; }
 
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||
-  stop "$python is missing or older than 3.10; name another one: make PYTHON=python3.12 …"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+  stop "$python is missing or older than 3.11; name another one: make PYTHON=python3.12 …"
 
 step "1/4 a virtual environment in $venv ($("$python" --version))"
 "$python" -c 'import ensurepip, venv' 2>/dev/null ||

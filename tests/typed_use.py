@@ -8,7 +8,7 @@ import functools
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from datetime import timedelta
-from typing import Any
+from typing import Any, assert_type
 
 from opentelemetry.sdk.metrics import Counter, MeterProvider
 from opentelemetry.sdk.metrics.export import (
@@ -19,7 +19,6 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.metrics.view import View
 from prometheus_client import REGISTRY
-from typing_extensions import assert_type
 
 import tachograph
 from tachograph import (

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import servers
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 from health import Sample, watch
 from honest import RUN
 from page_judge import FORMATS, complaints, installed

@@ -12,7 +12,7 @@ import json
 import statistics
 import sys
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ def over_otlp() -> None:
     def record(number: int) -> None:
         put_metric("step.success", 1, "train")
         put_metric("step.duration.ms", number % 7, "train")
-        log_event(Event("train.step", datetime.now(timezone.utc), {"n": number}))
+        log_event(Event("train.step", datetime.now(UTC), {"n": number}))
 
     train(record)
     if asked["end"] == "shutdown":

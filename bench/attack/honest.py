@@ -9,7 +9,7 @@ import json
 import select
 import sys
 from collections import Counter
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import tachograph
 from tachograph.monitor import Event, log_event
@@ -27,7 +27,7 @@ def main() -> int:
             number = said["events"]
             tachograph.put_metric("honest.success", 1, GROUP)
             tachograph.put_metric("honest.step.ms", number % 50, GROUP)
-            log_event(Event("honest.event", datetime.now(timezone.utc), {"number": number}))
+            log_event(Event("honest.event", datetime.now(UTC), {"number": number}))
             loss.record(number / 7, at=number)
             said.update(success=1, steps=1, total=number % 50, events=1, points=1)
     print(json.dumps(said))

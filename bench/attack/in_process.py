@@ -14,7 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 class ProcessKind(NamedTuple):

@@ -12,7 +12,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ def _stat(who: str) -> Record:
 
 
 def _event(who: str) -> Record:
-    return lambda number: log_event(Event("attack.event", datetime.now(timezone.utc), {"who": who, "number": number}))
+    return lambda number: log_event(Event("attack.event", datetime.now(UTC), {"who": who, "number": number}))
 
 
 def _point(who: str) -> Record:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -134,7 +134,7 @@ def test_a_stat_destroyed_while_its_handler_is_busy_waits_for_nobody() -> None:
         seen.append(event.name)
 
     log.register(handler)
-    slow = Event("slow", datetime.now(tz=timezone.utc), {})
+    slow = Event("slow", datetime.now(tz=UTC), {})
     logging = threading.Thread(target=log.log_event, args=(slow,))
     logging.start()
     inside.wait(10)
@@ -156,7 +156,7 @@ def test_a_handler_that_logs_from_two_threads_is_handed_everything() -> None:
     log = EventLog(Journal(registry), registry)
     windows = Windows(log, registry, threaded=False)
     seen: list[str] = []
-    at = datetime.now(tz=timezone.utc)
+    at = datetime.now(tz=UTC)
 
     def one(event: Event) -> None:
         seen.append(event.name)

@@ -58,7 +58,7 @@ def hubs_of(parent: int) -> list[int]:
             words = (folder / "cmdline").read_bytes().split(b"\0")
             if b"hub" in words and b"--parent" in words and words[words.index(b"--parent") + 1] == str(parent).encode():
                 found[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:  # noqa: PERF203 - a process that has ended meanwhile
+        except OSError:
             continue
     return [pid for pid, started_by in found.items() if started_by not in found]
 

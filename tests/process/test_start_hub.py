@@ -29,7 +29,7 @@ def hubs_in(folder: Path) -> list[int]:
             words = (each / "cmdline").read_bytes().split(b"\0")
             if b"hub" in words and b"--parent" in words and str(folder / "store").encode() in words:
                 found[int(each.name)] = int((each / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:  # noqa: PERF203 - a process that has ended meanwhile
+        except OSError:
             continue
     return [pid for pid, above in found.items() if above not in found]
 

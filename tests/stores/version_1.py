@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 from tachograph import Metric, MetricGroup, MetricScale, prof, progress, put_metric
 from tachograph.logger import MetricsLogger
@@ -42,6 +42,6 @@ for number in progress(range(40), key="epoch"):
     if number % 10 == 0:
         accuracy.record(number, at=number // 10)
         logger.log("epoch", {"phase": "train"}, {"loss": value, "epoch": number // 10})
-        log_event(Event("checkpoint", datetime.now(timezone.utc), {"epoch": number // 10, "path": "/ckpt"}))
+        log_event(Event("checkpoint", datetime.now(UTC), {"epoch": number // 10, "path": "/ckpt"}))
 time.sleep(1.2)
 load.add(1)

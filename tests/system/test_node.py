@@ -104,7 +104,7 @@ def tried(attempt: Callable[[], None]) -> None:
     for turn in range(TRIES):
         try:
             attempt()
-        except Failed as failed:  # noqa: PERF203 - one job after the other
+        except Failed as failed:
             if turn == TRIES - 1:
                 pytest.fail(f"the job did not train, {TRIES} times: {failed}")
         else:

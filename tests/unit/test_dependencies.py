@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -16,8 +17,6 @@ import pytest
 from places import PACKAGE, ROOT
 
 pytestmark = pytest.mark.usefixtures("untraced_module")  # it reads source, and runs none of it
-
-tomllib: Any = pytest.importorskip("tomllib", reason="NOT TESTED: Python 3.10 reads no TOML")
 
 
 # The parts of the package that may import what an extra brings; all others do with the core.

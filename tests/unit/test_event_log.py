@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from tachograph.monitor.event import unix_nano
 from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry
 
-NOW = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=timezone.utc)
+NOW = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 def log() -> EventLog:
@@ -152,7 +152,7 @@ def test_a_handler_that_registers_another_gives_it_the_next_event() -> None:
     [
         (NOW, 1_795_262_400_123_456_000),
         (NOW.astimezone(timezone(timedelta(hours=5, minutes=30))), 1_795_262_400_123_456_000),
-        (datetime(1960, 1, 1, tzinfo=timezone.utc), 0),
+        (datetime(1960, 1, 1, tzinfo=UTC), 0),
         (datetime(1, 1, 1), 0),  # noqa: DTZ001 - local time, which the platform may not know that far back
         (NOW.astimezone().replace(tzinfo=None), 1_795_262_400_123_456_000),
     ],

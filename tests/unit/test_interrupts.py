@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -36,7 +36,7 @@ from tachograph.recording.journal import Journal
 from tachograph.recording.logged_points import POINT
 from tachograph.recording.registry import Registry
 
-NOW = datetime.now(timezone.utc)
+NOW = datetime.now(UTC)
 
 
 class ExpiredError(Exception):
@@ -110,7 +110,7 @@ def log_to_an_interrupted_handler() -> None:
     registry = Registry()
     log = EventLog(Journal(registry), registry)
     log.register(lambda _event: signal.raise_signal(signal.SIGUSR1))
-    log.log_event(Event("epoch", datetime.now(timezone.utc), {}))
+    log.log_event(Event("epoch", datetime.now(UTC), {}))
 
 
 def add_to_a_stat() -> None:

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -298,7 +298,7 @@ def test_events_reach_handlers_in_order_and_the_journal() -> None:
     two = monitor.register_event_handler(lambda event: seen.append(("two", event.name, threading.get_ident())))
     monitor.log_event(Event("first", datetime.now(), {"a": 1}))  # noqa: DTZ005 - as the documents write it
     monitor.unregister_event_handler(one)
-    monitor.log_event(Event("second", datetime.now(tz=timezone.utc), {"a": True}))
+    monitor.log_event(Event("second", datetime.now(tz=UTC), {"a": True}))
     monitor.unregister_event_handler(two)
     me = threading.get_ident()
     assert seen == [("one", "first", me), ("two", "first", me), ("two", "second", me)]
@@ -326,7 +326,7 @@ def test_a_handler_may_log_and_unregister() -> None:
 
     handles.append(monitor.register_event_handler(handler))
     for _ in range(2):
-        monitor.log_event(Event("outer", datetime.now(tz=timezone.utc), {}))
+        monitor.log_event(Event("outer", datetime.now(tz=UTC), {}))
     assert seen == ["outer", "end of outer", "inner"]
 
 
@@ -339,7 +339,7 @@ def test_a_raising_handler_stops_nobody(caplog: pytest.LogCaptureFixture) -> Non
 
     handles = [monitor.register_event_handler(broken), monitor.register_event_handler(seen.append)]
     for _ in range(3):
-        monitor.log_event(Event("e", datetime.now(tz=timezone.utc), {}))
+        monitor.log_event(Event("e", datetime.now(tz=UTC), {}))
     for handle in handles:
         monitor.unregister_event_handler(handle)
     assert len(seen) == 3
@@ -357,7 +357,7 @@ def test_unregister_waits_for_a_handler_that_is_running() -> None:
         left.set()
 
     handle = monitor.register_event_handler(slow)
-    logging = threading.Thread(target=lambda: monitor.log_event(Event("e", datetime.now(tz=timezone.utc), {})))
+    logging = threading.Thread(target=lambda: monitor.log_event(Event("e", datetime.now(tz=UTC), {})))
     logging.start()
     inside.wait(10)
     threading.Timer(0.1, leave.set).start()
@@ -377,7 +377,7 @@ def test_one_handler_is_never_in_two_threads() -> None:
         running[0] -= 1
 
     handle = monitor.register_event_handler(handler)
-    event = Event("e", datetime.now(tz=timezone.utc), {"a": 1})
+    event = Event("e", datetime.now(tz=UTC), {"a": 1})
 
     def log() -> None:
         for _ in range(3000):
@@ -435,8 +435,8 @@ def test_adding_what_is_no_number_is_a_type_error(reader: Reader, value: Any) ->
 
 @pytest.mark.parametrize(
     "arguments",
-    [(1, datetime.now(tz=timezone.utc), {}), ("e", 3, {}), ("e", datetime.now(tz=timezone.utc), []), ("e", None, {})]
-    + [("e", datetime.now(tz=timezone.utc), {key: value}) for key, value in ((1, 1), ("a", None), ("a", [1]))],
+    [(1, datetime.now(tz=UTC), {}), ("e", 3, {}), ("e", datetime.now(tz=UTC), []), ("e", None, {})]
+    + [("e", datetime.now(tz=UTC), {key: value}) for key, value in ((1, 1), ("a", None), ("a", [1]))],
 )
 def test_a_wrong_event_is_refused(arguments: tuple[Any, ...]) -> None:
     """A name, time, key or value of another type is a TypeError."""
@@ -462,10 +462,10 @@ def test_misuse_of_handlers_is_refused() -> None:
 
 def test_an_event_can_be_changed_like_the_originals() -> None:
     """Its parts can be assigned; ``data`` is a copy."""
-    event = Event("a", datetime(2026, 1, 1, tzinfo=timezone.utc), {"x": 1})
+    event = Event("a", datetime(2026, 1, 1, tzinfo=UTC), {"x": 1})
     event.data["x"] = 2
     assert event.data == {"x": 1}
-    event.name, event.timestamp, event.data = "b", datetime(2027, 1, 1, tzinfo=timezone.utc), {"y": b"z"}  # type: ignore[dict-item]
+    event.name, event.timestamp, event.data = "b", datetime(2027, 1, 1, tzinfo=UTC), {"y": b"z"}  # type: ignore[dict-item]
     assert (event.name, event.timestamp.year, event.data) == ("b", 2027, {"y": "z"})
     assert "b" in repr(event)
 
@@ -482,7 +482,7 @@ def test_the_tensorboard_handler_writes_scalars(reader: Reader) -> None:
     stat = reader.stat("s", [Aggregation.MEAN, Aggregation.MAX])
     stat.add(4)
     reader.wait(1)
-    reader.events.log_event(Event("other", datetime.now(tz=timezone.utc), {"a": 1}))
+    reader.events.log_event(Event("other", datetime.now(tz=UTC), {"a": 1}))
     assert [(key, value) for key, value, _ in written] == [("s.mean", 4.0), ("s.max", 4.0)]
     assert written[0][2] == reader.logged[0].timestamp.timestamp()
 

@@ -24,7 +24,7 @@ def body(steps: int) -> Generator[Any, Any, Any]:
     for step in range(steps):
         try:
             said = yield step, said
-        except Refused:  # noqa: PERF203 - every step may be answered
+        except Refused:
             said = "refused"
         except GeneratorExit:
             if steps == 4:
@@ -42,7 +42,7 @@ async def async_body(steps: int) -> AsyncGenerator[Any, Any]:
         try:
             await asyncio.sleep(0)
             said = yield step, said
-        except Refused:  # noqa: PERF203 - every step may be answered
+        except Refused:
             said = "refused"
         except GeneratorExit:
             await asyncio.sleep(0)

@@ -105,7 +105,7 @@ def _tables(runs: Sequence[Run], names: Sequence[str | None], kind: Kind | None)
         for name in names:
             try:
                 found.append(_Table(run, name, *run.table(name, kind=kind)))
-            except LookupError as error:  # noqa: PERF203 - another run may have it
+            except LookupError as error:
                 missing.setdefault(name, []).append(error)
     for errors in missing.values():
         if len(errors) == len(runs):

@@ -30,7 +30,7 @@ _LAST_ENTRIES = 10  # of the flight recorder, beside those that have not ended
 # for 2,000 entries, and holds the GIL.
 _DUMPS, _THEN_EACH = (2, 5), 30
 _MOST_FAILURES = 3
-_LET_GO = 1e-6  # seconds of sleep in which another thread takes the GIL: with 0 CPython 3.10 is back before it wakes
+_LET_GO = 1e-6  # seconds of sleep in which another thread takes the GIL: with 0 we may be back before it wakes
 _AT_ONCE = 1e-3  # seconds: nobody had the GIL, and a processor was free
 _MOST_KNOWN = 2000  # frames
 _C10D, _NATIVE = "torch.distributed.distributed_c10d", "torch._C._distributed_c10d"

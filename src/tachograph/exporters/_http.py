@@ -171,7 +171,6 @@ def limited_pools(limit: TimeLimit) -> dict[str, Any]:
 
 def gzipped(body: bytes) -> bytes:
     """Return a body compressed, without the time."""
-    # Unlike gzip.compress of CPython 3.10, this lets other threads run meanwhile.
     compressor = zlib.compressobj(level=1, wbits=31)
     return compressor.compress(body) + compressor.flush()
 

@@ -143,7 +143,7 @@ class EventFile:
             while (data := self._next(file)) is not None:
                 try:
                     event = Event.FromString(data)
-                except DecodeError:  # noqa: PERF203 - the others are read
+                except DecodeError:
                     self._damaged()
                 else:
                     yield event

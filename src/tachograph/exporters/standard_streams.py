@@ -21,7 +21,7 @@ def hold_descriptors() -> None:
     for descriptor, mode in enumerate((os.O_RDONLY, os.O_WRONLY, os.O_WRONLY)):
         try:
             os.fstat(descriptor)
-        except OSError:  # noqa: PERF203 - each of them may be closed
+        except OSError:
             os.open(os.devnull, mode)  # takes the lowest number that is free: this one
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # as Python has it where the descriptor was closed

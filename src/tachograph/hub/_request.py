@@ -113,7 +113,7 @@ class Intake:
         unpack = _Gzip() if encoding.endswith("gzip") else None
         try:
             await asyncio.wait_for(self._fill(parts, request, unpack, min(limit, self._limit)), self._seconds)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise Refusal(HTTPStatus.REQUEST_TIMEOUT, f"the body took more than {self._seconds:g} s") from None
         finally:
             self._requests_left += 1

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -493,5 +493,5 @@ class Hub:
 
 
 def _described(lost: LostProcess) -> dict[str, Any]:
-    at = datetime.fromtimestamp(lost.last_export / SECOND, timezone.utc).isoformat(timespec="milliseconds")
+    at = datetime.fromtimestamp(lost.last_export / SECOND, UTC).isoformat(timespec="milliseconds")
     return {"rank": lost.rank, "role": lost.role, "pid": lost.pid, "last_export": at}

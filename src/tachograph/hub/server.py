@@ -203,7 +203,7 @@ class HubServer:
     def _page(self, accept: str, escaping: str | None, scraper: str, gzipped: bool) -> tuple[str, bytes]:
         content_type, body = self._hub.page(accept, escaping, scraper)
         if gzipped:
-            compressor = zlib.compressobj(_GZIP_LEVEL, wbits=31)  # unlike 3.10's gzip.compress, it lets others run
+            compressor = zlib.compressobj(_GZIP_LEVEL, wbits=31)
             body = compressor.compress(body) + compressor.flush()
         return content_type, body
 

@@ -88,7 +88,7 @@ class GroupWatch:
         for call in list(self.on_join) if self.joined() is not None else ():
             try:
                 call()
-            except Exception:  # noqa: BLE001, PERF203 - the border to the program's init_process_group
+            except Exception:  # noqa: BLE001 - the border to the program's init_process_group
                 registry.default.count_error("instrumentation")
                 _log.exception("this process became a rank, and its telemetry did not begin")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tachograph.recording.values import shown, unwrapped
@@ -13,7 +13,7 @@ from tachograph.recording.values import shown, unwrapped
 data_value_t = str | float | int | bool
 
 _EXACTLY = frozenset((str, float, int, bool))
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 

@@ -12,13 +12,9 @@ import threading
 import time
 from types import CodeType, TracebackType
 
-# From CPython 3.11 on, other threads and signal handlers run only after a call or a jump back: a stretch without any is
+# In CPython, other threads and signal handlers run only after a call or a jump back: a stretch without any is
 # one step (Python/ceval.c, CHECK_EVAL_BREAKER). Without that, every value goes through the buffer.
-ATOMIC = (
-    sys.implementation.name == "cpython"
-    and sys.version_info >= (3, 11)
-    and getattr(sys, "_is_gil_enabled", lambda: True)()
-)
+ATOMIC = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
 # From CPython 3.12 on (seen in 3.12.1 and 3.13.0) the table of exceptions has a gap: in a with statement it leaves out
 # a loop's jump back. An exception that a signal handler raises there leaves the lock held, for ever. So a loop under a
 # lock that the main thread takes is a function of its own, whose call is in the table.

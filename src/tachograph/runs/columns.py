@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from math import isnan
 from typing import Any, TypeVar
@@ -139,4 +139,4 @@ def json_line(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _iso(nanoseconds: int) -> str:
-    return datetime.fromtimestamp(nanoseconds / 1e9, timezone.utc).isoformat(timespec="milliseconds")
+    return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(timespec="milliseconds")

@@ -10,7 +10,7 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import reduce
 from math import isnan
 from typing import TYPE_CHECKING, Any, TextIO
@@ -254,7 +254,7 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
 
 def time_of(nanoseconds: int) -> str:
     """Return a time to the second, in UTC."""
-    return datetime.fromtimestamp(nanoseconds // 1_000_000_000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def size_of(count: int) -> str:

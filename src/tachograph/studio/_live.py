@@ -215,7 +215,7 @@ async def stream(listener: Listener, scope: Scope, receive: Receive, send: Send)
         while scope["method"] != "HEAD" and (said := await _next(listener)) is not None:
             await asyncio.wait_for(send(_body(said, more=True)), _TAKES_AT_MOST)
         await asyncio.wait_for(send(_body("", more=False)), _TAKES_AT_MOST)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         pass
     finally:
         gone.cancel()
@@ -225,7 +225,7 @@ async def _next(listener: Listener) -> str | None:
     """Return all messages that wait, or a heartbeat; None at the end."""
     try:
         found = await asyncio.wait_for(listener.queue.get(), HEARTBEAT)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         return ":\n\n"
     while found is not None and not listener.queue.empty():
         more = listener.queue.get_nowait()

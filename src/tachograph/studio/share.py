@@ -8,7 +8,7 @@ import html
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def shared_page(store: Path, run: str) -> str:
     except Unanswered as error:
         raise LookupError(str(error)) from error
     name = said["run"]["run"]["name"] or run
-    made = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return _page({**said, "made": made}, title=f"{name} - Tachograph", remark=f"a copy of {made}")
 
 

@@ -14,8 +14,9 @@ from functools import cached_property
 from http import HTTPStatus
 from importlib import import_module
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,9 +33,6 @@ from tachograph.studio._live import Live, stream
 from tachograph.studio._news import News
 from tachograph.studio._table import RunsTable
 from tachograph.studio.overview import Overview
-
-if TYPE_CHECKING:
-    from importlib.abc import Traversable  # its place in 3.10; typeshed knows it there for all versions
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class Raising(MetricHandler):
 
 def keep_event(event: Any) -> None:
     """Keep an event, as a handler of torch.monitor."""
-    seconds = event.timestamp.astimezone(timezone.utc) - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    seconds = event.timestamp.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     micros = round(seconds.total_seconds() * 1e6)
     append(LOGGED, [event.name, dict(event.data), micros * 1000])
 

@@ -156,7 +156,7 @@ def _free(host: str, port: int) -> str:
         try:
             with socket.create_server((str(address[0]), candidate), family=family):
                 return "the port is free" if candidate == port else f"it is taken: start() takes port {candidate}"
-        except OSError as error:  # noqa: PERF203 - which port is free shows only when it is taken
+        except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
     return "it is taken, and so are those after it: start() takes any that is free"

@@ -232,7 +232,7 @@ def _listen(host: str, port: int, endpoint: Endpoint) -> _Server:
     for candidate in _candidates(port):
         try:
             return _Server(family, (address[0], candidate, *address[2:]), endpoint)
-        except OSError as error:  # noqa: PERF203 - which port is free shows only when it is taken
+        except OSError as error:
             if error.errno != errno.EADDRINUSE or not candidate:
                 raise
     raise AssertionError  # the last candidate is any free port

@@ -135,7 +135,7 @@ LIBRARIES: Mapping[str, Library] = {
         ),
     ),
     "logging": Library(
-        *("Python", "3.10", "3.13", ("logging", "LoggingInstrumentor"), ("logging",)),
+        *("Python", "3.11", "3.13", ("logging", "LoggingInstrumentor"), ("logging",)),
         names=(PatchedName("logging", "Logger.callHandlers", "call_handlers", unseen=True),),
     ),
     "tqdm": Library(
