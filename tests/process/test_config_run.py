@@ -19,6 +19,8 @@ PROGRAM = """
     import sys, tachograph
     lr, = sys.argv[1:]
     tachograph.config({"lr": float(lr), "model": {"layers": 12}, "api_key": "hunter2-in-config", lr: True})
+    tachograph.config({"betas": (0.9, 1), "resume": None, "extra": {}})
+    tachograph.config({"stages": [{"width": 8, "norm": None}, [1, "a"]]})
     tachograph.summary({"accuracy": 0.5, "worst": float("nan")})
     tachograph.summary({"accuracy": 0.75})
 """
@@ -43,6 +45,10 @@ def test_a_run_has_its_configuration_and_its_summary(recorded: Path) -> None:
         "api_key": "***",
         "0.1": True,
         "0.2": True,  # each start has said one of these
+        "betas": [0.9, 1],
+        "stages": [{"width": 8, "norm": None}, [1, "a"]],
+        "resume": None,
+        "extra": {},
     }
     assert math.isnan(run.summary.pop("worst"))  # type: ignore[arg-type]
     assert run.summary["accuracy"] == 0.75
@@ -50,7 +56,8 @@ def test_a_run_has_its_configuration_and_its_summary(recorded: Path) -> None:
     command = [sys.executable, "-m", "tachograph", "runs", "show", "job", "--store", str(recorded)]
     told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     lines = [line.split() for line in told.splitlines()]
-    for row in (["CONFIG", "VALUE"], ["lr", "0.2"], ["api_key", "***"], ["SUMMARY", "VALUE"], ["accuracy", "0.75"]):
+    rows = (["CONFIG", "VALUE"], ["lr", "0.2"], ["api_key", "***"], ["resume", "null"], ["betas", "[0.9,", "1]"])
+    for row in (*rows, ["SUMMARY", "VALUE"], ["accuracy", "0.75"]):
         assert row in lines
 
 
@@ -59,4 +66,5 @@ def test_the_studio_answers_them(recorded: Path) -> None:
     with serving(recorded) as hub, urllib.request.urlopen(f"{hub.url}/api/runs/job", timeout=30) as response:
         answer = json.load(response)
     assert answer["config"]["model.layers"] == 12
+    assert answer["config"]["stages"] == [{"width": 8, "norm": None}, [1, "a"]]
     assert answer["summary"] == {"accuracy": 0.75, "worst": "NaN"}

@@ -81,7 +81,7 @@ for writer in writers:
     writer.close()
 if run is not None:
     run.summary["best"] = 0.75
-    run.config.update({"late": 7})
+    run.config.update({"late": (0.9, 1, {"width": None})})
     run.finish()
 if tracked is not None:
     tracked.end_run()
@@ -214,7 +214,7 @@ def test_wandb_has_the_values_of_its_file(tmp_path: Path, conforms: Conforms) ->
         # W&B refuses steps that go back, which are a branch here; a step that comes again takes its row over.
         kept[name] = kept[name][:299] + [point for point in kept[name][300:] if point[0] >= 299]
     alike(kept, of_file)
-    assert found.config == configured(seed) | {"late": 7}
+    assert found.config == configured(seed) | {"late": [0.9, 1, {"width": None}]}
     assert found.summary == {"best": 0.75}
     conforms(LOOP, "wandb offline", found=found, logged=of_file, stored=kept, config=found.config)
 

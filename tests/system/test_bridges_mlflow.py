@@ -33,7 +33,7 @@ mlflow.set_tracking_uri("file:mlruns")
 client = MlflowClient()
 with mlflow.start_run(run_name="parent") as run:
     parent = run.info.run_id
-    mlflow.log_params({"lr": 0.1, "layers": 2, "optimizer": "SGD", "version": "0010", "api_key": "hidden"})
+    mlflow.log_params({"lr": 0.1, "layers": (2, [0.5]), "optimizer": "SGD", "version": "0010", "api_key": "hidden"})
     mlflow.log_param("amsgrad", True)
     for turn, step in enumerate([*range(100), *range(90, 110)]):
         mlflow.log_metric("train/loss", math.nan if turn == 7 else chance.random(), step=step)
@@ -217,7 +217,7 @@ def test_mlflow_has_the_values_of_its_store(tmp_path: Path, conforms: Conforms) 
     assert [point.time_unix_nano for point in found.points("timed")] == [
         (1_700_000_000_123 + step) * 1_000_000 for step in range(3)
     ]
-    own = {"lr": 0.1, "layers": 2, "optimizer": "SGD", "version": "0010", "api_key": "***", "amsgrad": True}
+    own = {"lr": 0.1, "layers": [2, [0.5]], "optimizer": "SGD", "version": "0010", "api_key": "***", "amsgrad": True}
     own |= {"batch": 64, "child.lr": 0.2}
     assert found.config == own
     assert not_taken(found) == {"tag": 2, "text": 1, "dict": 1, "image": 1, "table": 1, "artifact": 1}

@@ -239,6 +239,29 @@ def test_values_of_mlflow(recorded: Recorded, tracking: TrackingNotes) -> None:
         tracking.get_metric  # noqa: B018 - no name of a call
 
 
+def test_parameters_of_mlflow(recorded: Recorded, tracking: TrackingNotes) -> None:
+    """MLflow keeps a parameter as text; a list, a mapping or None is itself again, and any other text stays a text."""
+    values = {"betas": (0.9, 1), "stages": [{"width": 8, "norm": None}], "resume": None, "model": {"heads": [4]}}
+    texts = {
+        "json": "[1,2]",
+        "bytes": "[b'a']",
+        "open": "[1",
+        "path": "['C:\\data']",
+        "note": "(see below)",
+        "quoted": "'a'",
+    }
+    for key, value in {**values, **texts}.items():
+        tracking.log_param(None, "r", key, value)
+    (*_, (_, event)) = told(recorded)
+    assert event["tachograph.config"] == {
+        "betas": [0.9, 1],
+        "stages": [{"width": 8, "norm": None}],
+        "resume": None,
+        "model.heads": [4],
+        **texts,
+    }
+
+
 def test_values_that_mlflow_reads_out_of_a_trainer(
     recorded: Recorded, tracking: TrackingNotes, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

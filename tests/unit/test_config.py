@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import array
 import enum
+import json
 import math
 import signal
 import subprocess
 import sys
 import threading
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, deque, namedtuple
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 import tachograph
 from tachograph.metric._config import MOST_KEYS, Dictionary
@@ -132,7 +138,7 @@ def test_values_keep_their_types() -> None:
         "float": 0.5,
         "flag": True,
         "text": "a",
-        "none": "None",
+        "none": None,
         "path": "/data",
         "color": "red",
         "blue": "BLUE",
@@ -140,12 +146,111 @@ def test_values_keep_their_types() -> None:
         "function": "math.sqrt",
         "scalar": 0.5,
         "list": [1, 2],
-        "mixed": ["1", "a"],
+        "mixed": [1, "a"],
         "tuple": [1, 2],
         "bytes": [True],
     }
     assert found["flag"] is True
     assert made.dropped() == 0
+
+
+json_scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text("abc", max_size=20)
+)
+json_values = st.recursive(
+    json_scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text("abc", max_size=8), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@given(value=st.lists(json_values, max_size=4))
+def test_a_list_of_whatever_json_can_say_is_kept_as_it_is(value: list[Any]) -> None:
+    """Items keep their types and their nesting: numbers of two types, null, lists in lists, mappings in lists."""
+    made = Made()
+    made.merge({"value": value})
+    (config,) = made.logged()
+    assert json.dumps(config["value"]) == json.dumps(value)
+    assert made.dropped() == 0
+
+
+def test_whatever_has_items_becomes_a_list() -> None:
+    """Tuples, ranges, sets, queues, arrays and Pandas columns become lists, at any depth."""
+    import numpy as np
+
+    made = Made()
+    made.merge(
+        {
+            "betas": (0.9, 1),
+            "layers": [(1, (2, 3)), [4]],
+            "range": range(2, 8, 2),
+            "set": {7},
+            "queue": deque([1, None]),
+            "array": np.array([[1, 2], [3, 4]]),
+            "typed": array.array("d", [0.5, 1.5]),
+            "column": pd.Series([1.5, 2.5]),
+            "empty": [np.zeros(0), {}, ()],
+            "parts": [{"kernel": np.arange(2), "optimizer": Optimizer()}, argparse.Namespace(lr=range(2))],
+        }
+    )
+    assert made.logged() == [
+        {
+            "betas": [0.9, 1],
+            "layers": [[1, [2, 3]], [4]],
+            "range": [2, 4, 6],
+            "set": [7],
+            "queue": [1, None],
+            "array": [[1, 2], [3, 4]],
+            "typed": [0.5, 1.5],
+            "column": [1.5, 2.5],
+            "empty": [[], {}, []],
+            "parts": [{"kernel": [0, 1], "optimizer": {"lr": 0.1, "name": "adam"}}, {"lr": [0, 1]}],
+        }
+    ]
+    assert made.dropped() == 0
+
+
+def test_other_numbers_are_numbers() -> None:
+    """A Decimal, a Fraction and an array with one element are numbers, at any depth."""
+    import numpy as np
+
+    made = Made()
+    made.merge({"price": Decimal("0.25"), "share": Fraction(1, 4), "one": np.array([[0.25]]), "list": [Decimal(2)]})
+    assert made.logged() == [{"price": 0.25, "share": 0.25, "one": 0.25, "list": [2.0]}]
+
+
+def test_omegaconf_is_kept() -> None:
+    """Hydra's configurations are kept, with their lists and references; a value that is missing costs itself alone."""
+    made = Made()
+    text = "{lr: 0.1, betas: [0.9, 1], stages: [{width: 8}, {width: null}], copy: '${betas}'}"
+    made.merge(OmegaConf.merge(OmegaConf.create(text), {"data": {"path": "???", "workers": 2}}))
+    assert made.logged() == [
+        {
+            "lr": 0.1,
+            "betas": [0.9, 1],
+            "stages": [{"width": 8}, {"width": None}],
+            "copy": [0.9, 1],
+            "data.workers": 2,
+        }
+    ]
+    assert made.dropped() == 1
+
+
+def test_each_key_that_is_not_kept_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """A warning names every key whose value JSON cannot say, once each; values of the same type included."""
+    made = Made()
+    for _ in range(2):
+        made.merge({"first": object(), "second": object(), "bytes": b"ab", "large": range(10**9)})
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message for message in messages if "'first'" in message or "'second'" in message] == [
+        "tachograph.config: 'first' was not kept: object has no form in JSON",
+        "tachograph.config: 'second' was not kept: object has no form in JSON",
+    ]
+    assert "tachograph.config: 'large' was not kept: it has more than 10,000 items" in messages
+    assert len(messages) == 4
+    assert made.dropped() == 8
 
 
 @pytest.mark.process
@@ -154,20 +259,31 @@ def test_names_of_torch() -> None:
     """A dtype and a device are kept by their names, a tensor of one element by its value."""
     torch = pytest.importorskip("torch")
     made = Made()
-    made.merge({"dtype": torch.float16, "device": torch.device("cpu"), "tensor": torch.tensor(2.5)})
-    assert made.logged() == [{"dtype": "torch.float16", "device": "cpu", "tensor": 2.5}]
+    tensors = {"tensor": torch.tensor(2.5), "one": torch.tensor([2]), "weights": torch.tensor([[1.0, 2.0]])}
+    made.merge({"dtype": torch.float16, "device": torch.device("cpu"), "size": torch.zeros(2, 3).shape, **tensors})
+    assert made.logged() == [
+        {
+            "dtype": "torch.float16",
+            "device": "cpu",
+            "size": [2, 3],
+            "tensor": 2.5,
+            "one": 2,
+            "weights": [[1.0, 2.0]],
+        }
+    ]
 
 
 def test_secrets_are_masked() -> None:
     """Strings of secret names are masked, at any depth and in lists; numbers are not."""
     made = Made()
     made.merge({"wandb": {"api_key": "hunter2", "keys": ["a"]}, "max_token": 4096, "auth": {"users": ["ann"]}})
-    made.merge({"data": "s3://ann:hunter2@bucket/x"})
+    made.merge({"data": "s3://ann:hunter2@bucket/x", "stores": [{"name": "a", "password": "hunter2"}]})
     found = made.logged()[-1]
     assert found["wandb.api_key"] == "***"
     assert found["auth.users"] == ["***"]
     assert found["max_token"] == 4096
     assert found["data"] == "s3://***@bucket/x"
+    assert found["stores"] == [{"name": "a", "password": "***"}]
     assert "hunter2" not in repr(found)
 
 
@@ -186,7 +302,8 @@ def test_an_event_for_each_change() -> None:
 def test_what_cannot_be_kept_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
     """An object without a name, one that fails, and the keys after the 512th: counted, and the rest is kept."""
     made = Made()
-    made.merge({"hostile": Hostile(), "object": object(), "array": [object()], "lr": 0.1, "loop": (loop := {})})
+    made.merge({"hostile": Hostile(), "object": object(), "array": [object()], "lr": 0.1})
+    loop: dict[str, Any] = {}
     loop["loop"] = loop
     made.merge({"loop": loop})
     assert made.logged()[0] == {"lr": 0.1}
@@ -212,7 +329,8 @@ def test_any_tree_is_kept(values: dict[str, Any]) -> None:
     made = Made()
     made.merge(values)
     assert made.dropped() == 0
-    assert all(isinstance(value, str | bool | int | float) for each in made.logged() for value in each.values())
+    leaves = [value for each in made.logged() for value in each.values()]
+    assert all(value in (None, {}) or isinstance(value, str | bool | int | float) for value in leaves)
 
 
 def test_threads_lose_no_key() -> None:

@@ -442,6 +442,16 @@ def test_events_come_back_as_they_were() -> None:
     assert records(as_json(7)) == 1
 
 
+def test_a_nested_configuration_comes_back_as_it_was() -> None:
+    """Lists, mappings in lists and null survive the way through JSON."""
+    config = {"betas": [0.9, 1], "stages": [{"width": 8, "norm": None}], "resume": None, "empty": {}}
+    ((request, _),) = log_requests(
+        [event(1)._replace(attributes={"tachograph.config": config})], _WHO, print, lambda: None
+    )
+    ((_, (found,), _),) = events_of_json(JsonText(lambda: None).line(request))
+    assert found.attributes == {"tachograph.config": config}
+
+
 @pytest.mark.parametrize("line", [b"", b"[]", b"{", b'{"resourceLogs": [1]}', b'{"resourceLogs": 1}', b"\xff"])
 def test_what_is_no_request_is_said(line: bytes) -> None:
     """A damaged line is a ValueError."""

@@ -255,7 +255,7 @@ def log_record(event: LogEvent) -> LogRecord:
 
 def _plain(value: object) -> Any:
     """Return a value as OTLP can carry it; one without a type there, such as an integer beyond 64 bits, as text."""
-    if isinstance(value, bool | float | bytes):
+    if value is None or isinstance(value, bool | float | bytes):
         return value
     if isinstance(value, int) and fits_int64(value):
         return int(value)

@@ -26,7 +26,7 @@ from tachograph.hub._curve_writer import CurveEnds, Points
 from tachograph.hub._dedup import SequenceNumbers, arrived
 from tachograph.identity.launch import MOST_TAGS, described
 from tachograph.recording.journal import CONFIG, RUN, SCHEMA, SUMMARY
-from tachograph.runs.recorded import BEGIN, CALLS, END, StoredEvent, event_of, plain_attributes, run_start
+from tachograph.runs.recorded import BEGIN, CALLS, END, StoredEvent, event_of, json_value, plain_attributes, run_start
 from tachograph.runs.store import Store
 
 _DICTIONARIES = {CONFIG: "config", SUMMARY: "summary"}  # events, and the tables of their keys
@@ -128,7 +128,7 @@ def _keep(connection: sqlite3.Connection, stream: int, record: Record) -> None:
     connection.executemany(
         f"INSERT INTO {table} VALUES (?, ?, ?, ?) ON CONFLICT (stream, key) DO UPDATE"  # noqa: S608 - a constant
         " SET value = excluded.value, seq = excluded.seq WHERE excluded.seq > seq",
-        [(stream, key, json.dumps(value), record.seq) for key, value in plain_attributes(found.kvlist_value.values)],
+        [(stream, key, json.dumps(value), record.seq) for key, value in json_value(found).items()],
     )
 
 

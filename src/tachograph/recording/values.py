@@ -108,10 +108,7 @@ def read(value: object) -> Number | Pending:
     item = getattr(value, "item", None)
     if item is None:
         return plain(value)
-    size = getattr(value, "size", 1)
-    elements = size() if callable(size) else size
-    if not isinstance(elements, int):
-        elements = math.prod(elements)
+    elements = element_count(value)
     if elements != 1:
         raise TypeError(f"a {type(value).__name__} of {elements} elements is not one number")
     device = getattr(value, "device", None)
@@ -121,6 +118,13 @@ def read(value: object) -> Number | Pending:
     if kind != "cpu":
         raise RuntimeError(f"a tensor on {device} cannot be read without waiting for it: record .item() yourself")
     return plain(item())
+
+
+def element_count(array: object) -> int:
+    """Return the number of elements of an array or a tensor; 1 for an object that does not say it."""
+    size = getattr(array, "size", 1)
+    elements = size() if callable(size) else size
+    return elements if isinstance(elements, int) else math.prod(elements)
 
 
 def is_readable(value: object) -> bool:

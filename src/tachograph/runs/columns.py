@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -130,7 +131,8 @@ def _cell(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int | float):
         return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
-    return (", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)) or "-"
+    parts = value if isinstance(value, list | tuple) else [value]
+    return ", ".join(part if isinstance(part, str) else json.dumps(part) for part in parts) or "-"
 
 
 def json_line(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -420,7 +420,7 @@ def plain_value(value: AnyValue) -> AttributeValue:
     if kind == "array_value":
         return tuple(plain_value(each) for each in value.array_value.values)  # type: ignore[return-value]
     if kind == "kvlist_value":
-        return json.dumps(_json_value(value), sort_keys=True)
+        return json.dumps(json_value(value), sort_keys=True)
     if kind == "bytes_value":
         return base64.b64encode(value.bytes_value).decode()
     if kind == "string_value":
@@ -431,11 +431,11 @@ def plain_value(value: AnyValue) -> AttributeValue:
     return ""
 
 
-def _json_value(value: AnyValue) -> Any:
-    """Return a value whose maps are maps at each depth: each JSON text in a JSON text would be twice as long."""
+def json_value(value: AnyValue) -> Any:
+    """Return a value as JSON can say it: maps are maps at each depth, and a missing value is None."""
     kind = value.WhichOneof("value")
     if kind == "kvlist_value":
-        return {each.key: _json_value(each.value) for each in value.kvlist_value.values}
+        return {each.key: json_value(each.value) for each in value.kvlist_value.values}
     if kind == "array_value":
-        return [_json_value(each) for each in value.array_value.values]
-    return plain_value(value)
+        return [json_value(each) for each in value.array_value.values]
+    return plain_value(value) if kind else None

@@ -138,12 +138,12 @@ class Run:
         return sorted(found.values(), key=lambda each: (each.rank is None, each.rank or 0, each.first_export))
 
     @property
-    def config(self) -> dict[str, AttributeValue]:
+    def config(self) -> dict[str, Any]:
         """The configuration, as :func:`tachograph.config` was told it; of a key of several ranks that of the lowest."""
         return dictionary(self._file.rows, "config")
 
     @property
-    def summary(self) -> dict[str, AttributeValue]:
+    def summary(self) -> dict[str, Any]:
         """The results, as :func:`tachograph.summary` was told them; of a key of several ranks that of the lowest.
 
         The results of the curves, which need not be told, are in :meth:`summaries`.

@@ -183,4 +183,4 @@ def _value(value: Mapping[str, Any]) -> Any:
         if kind == "kvlistValue":
             return _attributes(found.get("values", ()))
         return found
-    return ""
+    return None

@@ -115,7 +115,12 @@ resource_bytes = ResourceBytes()  # of this process, by every exporter
 
 
 def set_value(message: AnyValue, value: object) -> None:
-    """Set an attribute's value; one that OTLP has no type for, integers beyond 64 bits included, becomes a string."""
+    """Set an attribute's value; one that OTLP has no type for, integers beyond 64 bits included, becomes a string.
+
+    None leaves the message empty, which is OTLP's null.
+    """
+    if value is None:
+        return
     if isinstance(value, str):
         message.string_value = text(value)
     elif isinstance(value, bool):

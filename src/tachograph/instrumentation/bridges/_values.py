@@ -389,11 +389,13 @@ class BridgedValues:
 
     def config(self, origin: Origin, values: Mapping[Any, Any]) -> None:
         """Add to the configuration of the run; that of a second origin has its group before the keys."""
-        self._config({origin.group: values} if origin.group else values)
+        if values:
+            self._config({origin.group: values} if origin.group else values)
 
     def summary(self, origin: Origin, values: Mapping[Any, Any]) -> None:
         """Add to the results of the run."""
-        self._summary({origin.group: values} if origin.group else values)
+        if values:
+            self._summary({origin.group: values} if origin.group else values)
 
     def not_taken(self, library: str, kind: str) -> None:
         """Count an image, a text, a table, a log record that comes too fast: their number is said at the end."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import atexit
+import json
 import os
 import sys
 import time
@@ -20,6 +22,7 @@ _OWN = "mlflow."  # its own tags begin with it
 _LATEST = 2**43  # milliseconds: times in nanoseconds fit 64 bits
 _ARTIFACT = "\0artifact"  # no name of a metric
 _WAIT = 10**9  # nanoseconds
+_OPENING = frozenset("[({")  # of a list, a tuple and a dictionary, as Python writes them
 _SESSIONS = "mlflow.utils.autologging_utils.safety"
 
 
@@ -176,11 +179,16 @@ def _is_autologging() -> bool:
     return getattr(sessions, "_session", None) is not None
 
 
-def _plain(text: str) -> str | bool | int | float:
-    """Return a parameter, which MLflow keeps as text: a number or a boolean where its text is exactly that one's."""
-    known: Mapping[str, bool] = {"True": True, "False": False}
+def _plain(text: str) -> object:
+    """Return a parameter, which MLflow keeps as text.
+
+    It is None, a boolean, a number, or a list or mapping of these and of texts if its text is exactly that one's.
+    """
+    known: Mapping[str, bool | None] = {"None": None, "True": True, "False": False}
     if text in known:
         return known[text]
+    if text[:1] in _OPENING and "\\" not in text:  # the parser warns about some backslashes
+        return _container(text)
     for kind in (int, float):
         try:
             number = kind(text)
@@ -189,6 +197,15 @@ def _plain(text: str) -> str | bool | int | float:
         if str(number) == text:
             return number
     return text
+
+
+def _container(text: str) -> object:
+    try:
+        value = ast.literal_eval(text)
+        json.dumps(value)  # no bytes, no complex numbers
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text
+    return value if str(value) == text else text
 
 
 class MlflowInstrumentor(BridgeInstrumentor):

@@ -54,7 +54,7 @@ function reading(name, run, value) {
 /** Return a value of a configuration or a result as it reads. */
 export function said(value, digits) {
   if (value === null || value === undefined || value === "") return "–";
-  if (Array.isArray(value)) return `[${value.map((each) => said(each, digits)).join(", ")}]`;
+  if (Array.isArray(value)) return `[${value.map((each) => (each === null ? "null" : said(each, digits))).join(", ")}]`;
   return typeof value === "number" ? number(value, digits) : typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 

@@ -23,7 +23,7 @@ class Dictionary {
     this.fold.hidden = entries.length === 0;
     this.count.textContent = ` ${entries.length}`;
     fill(this.body, ...entries.map(([key, value]) =>
-      element("tr", {}, element("th", { scope: "row", class: "code", text: key }), element("td", { text: said(value, 9) }))));
+      element("tr", {}, element("th", { scope: "row", class: "code", text: key }), element("td", { text: value === null ? "null" : said(value, 9) }))));
   }
 }
 
