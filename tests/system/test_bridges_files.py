@@ -25,7 +25,7 @@ from tachograph.runs.run import Run
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 PROGRAM = """
-import hashlib, math, os, random, sys
+import hashlib, logging, math, os, random, sys
 import numpy as np
 import torch
 
@@ -82,6 +82,7 @@ for writer in writers:
 if run is not None:
     run.summary["best"] = 0.75
     run.config.update({"late": (0.9, 1, {"width": None})})
+    logging.getLogger("wandb.sdk.lib.asyncio_manager").error("Uncaught exception in run_soon callback.")
     run.finish()
 if tracked is not None:
     tracked.end_run()
@@ -216,6 +217,7 @@ def test_wandb_has_the_values_of_its_file(tmp_path: Path, conforms: Conforms) ->
     alike(kept, of_file)
     assert found.config == configured(seed) | {"late": [0.9, 1, {"width": None}]}
     assert found.summary == {"best": 0.75}
+    assert not [event for event in found.events("tachograph.log") if "run_soon" in str(event.attributes["body"])]
     conforms(LOOP, "wandb offline", found=found, logged=of_file, stored=kept, config=found.config)
 
 

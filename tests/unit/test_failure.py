@@ -38,6 +38,77 @@ def test_secrets_are_masked(message: str, expected: str) -> None:
     assert failure_of(ValueError(message)).message == expected
 
 
+class Samples:
+    """A dataset whose sample is broken, many calls deep: the text of the traceback is long."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, _: int) -> int:
+        return even(40)
+
+
+def even(depth: int) -> int:
+    """Read the sample."""
+    return odd(depth - 1)
+
+
+def odd(depth: int) -> int:
+    """Read the sample."""
+    if depth < 0:
+        raise ValueError("sample 17 is broken (token=hunter2)")
+    return even(depth - 1)
+
+
+@pytest.mark.process
+@pytest.mark.torch
+def test_a_data_loaders_worker_keeps_its_message() -> None:
+    """The exception of a worker has its own message first, and the innermost frames of its traceback at the end."""
+    torch = pytest.importorskip("torch")
+    loader = torch.utils.data.DataLoader(Samples(), num_workers=1)
+    with pytest.raises(ValueError, match="sample 17") as caught:
+        next(iter(loader))
+    assert len(str(caught.value)) > 2 * MOST_MESSAGE
+    failure = failure_of(caught.value)
+    lines = failure.message.split("\n")
+    assert failure.type == "ValueError"
+    assert lines[:2] == ["sample 17 is broken (token=***)", "Caught ValueError in DataLoader worker process 0."]
+    assert "raise ValueError" in failure.message
+    assert len(failure.message) <= MOST_MESSAGE
+
+
+def test_the_end_of_a_long_message_is_kept() -> None:
+    """A long message keeps its first line and its end; a secret at the cut is masked."""
+    secret = "\n".join(f"url {number} https://ann:hunter2@host/" for number in range(1000))
+    message = failure_of(RuntimeError(f"three files are missing:\n{secret}\nsee the list above")).message
+    assert message.startswith("three files are missing:\nurl 0 https://***@host/\n")
+    assert message.endswith("https://***@host/\nsee the list above")
+    assert "hunter2" not in message
+
+
+HEAD = "Traceback (most recent call last):"
+CALLS = '  File "a.py", line 1, in f\n    g()\n    ^^^'
+CHAINED = (
+    f"{HEAD}\n{CALLS}\nKeyError: 1\n\nDuring handling of the above exception, another exception occurred:\n\n{HEAD}"
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (f"no frames\n{HEAD}", f"no frames\n{HEAD}"),
+        (
+            f"Caught it.\nOriginal {HEAD}\n{CALLS}\nKeyError: 3\na note\n",
+            f"KeyError: 3\na note\nCaught it.\nOriginal {HEAD}\n{CALLS}",
+        ),
+        (f"{CHAINED}\n{CALLS}\nRuntimeError: two", f"two\n{CHAINED}\n{CALLS}"),
+    ],
+)
+def test_the_exception_behind_a_traceback_comes_first(message: str, expected: str) -> None:
+    """Texts of any library that hold a traceback: the last exception comes first, with its notes."""
+    assert failure_of(RuntimeError(message)).message == expected
+
+
 class Broken(Exception):  # noqa: N818 - a name of a program's own
     """An exception whose message cannot be had."""
 

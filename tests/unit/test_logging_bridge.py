@@ -5,8 +5,11 @@ from __future__ import annotations
 import inspect
 import io
 import logging
+import queue
 import threading
 from collections.abc import Iterator
+from logging.handlers import BufferingHandler, QueueHandler
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,6 +142,84 @@ def test_texts_are_bounded_and_have_no_secrets(bridged: Bridged, log: logging.Lo
     assert (len(failed["exception.stacktrace"]), failed["exception.stacktrace"][0]) == (16_384, "…")
 
 
+class Private:
+    """A logger of a library, whose records go where its handlers say."""
+
+    def __init__(self, *handlers: logging.Handler, propagate: bool) -> None:
+        self.logger = logging.getLogger("of.a.library")
+        self.logger.handlers[:] = handlers
+        self.logger.propagate = propagate
+
+    def __enter__(self) -> logging.Logger:
+        return self.logger
+
+    def __exit__(self, *_: object) -> None:
+        for handler in self.logger.handlers:
+            handler.close()
+        self.logger.handlers.clear()
+        self.logger.propagate = True
+
+
+def test_records_that_the_program_does_not_show_are_left_out(bridged: Bridged, tmp_path: Path) -> None:
+    """A library that logs for itself alone: nowhere, into a file of its own, or below the level of each handler."""
+    with Private(logging.NullHandler(), propagate=False) as log:
+        log.error("nowhere")
+    with Private(logging.NullHandler(), logging.FileHandler(tmp_path / "debug.log"), propagate=False) as log:
+        log.error("into a file of its own")
+    with Private(logging.StreamHandler(io.StringIO()), propagate=False) as log:
+        log.handlers[0].setLevel(logging.ERROR)
+        log.warning("too unimportant")
+        log.error("shown")
+    with Private(logging.FileHandler(tmp_path / "train.log"), propagate=True) as log:
+        log.error("into the file of the program")
+    with Private(logging.NullHandler(), propagate=True) as log:
+        log.error("by the handlers of the root logger")  # pytest has one
+    assert bridged.bodies() == ["shown", "into the file of the program", "by the handlers of the root logger"]
+
+
+def test_the_last_resort_shows_records_that_have_no_handler(
+    bridged: Bridged, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program without any set-up of logging sees warnings on stderr, and they are recorded."""
+    with Private(propagate=False) as log:
+        log.warning("on stderr")
+        monkeypatch.setattr(logging, "lastResort", None)
+        log.warning("nowhere")
+    assert bridged.bodies() == ["on stderr"]
+    assert "on stderr" in capsys.readouterr().err
+
+
+class Counted:
+    """An object that counts how often its text is made."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __str__(self) -> str:
+        self.calls += 1
+        return f"text {self.calls}"
+
+
+@pytest.mark.parametrize("handler", [logging.StreamHandler(io.StringIO()), QueueHandler(queue.SimpleQueue())])
+def test_the_text_of_an_argument_is_made_once(bridged: Bridged, handler: logging.Handler) -> None:
+    """Recording a message runs no code of the program again: the record has the text that the handler wrote."""
+    argument = Counted()
+    with Private(handler, propagate=False) as log:
+        log.warning("loss %s", argument)
+    assert bridged.bodies() == ["loss text 1"]
+    assert argument.calls == 1
+
+
+def test_the_message_of_a_data_loaders_worker_comes_first(bridged: Bridged, log: logging.Logger) -> None:
+    """The message of an exception that holds a traceback begins with the exception at its end."""
+    calls = '  File "a.py", line 1, in f\n' * 1000
+    head = "Caught KeyError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):"
+    text = f"{head}\n{calls}KeyError: 7"
+    log.warning("z", exc_info=KeyError(type("Shown", (str,), {"__repr__": str.__str__})(text)))
+    (failed,) = bridged.records()
+    assert failed["exception.message"].startswith("7\nCaught KeyError in DataLoader worker process 0.\n")
+
+
 class Hostile:
     """An object whose text cannot be had."""
 
@@ -159,7 +240,7 @@ class Talking:
 
 def test_hostile_records_cost_nothing(bridged: Bridged, log: logging.Logger, capfd: pytest.CaptureFixture[str]) -> None:
     """Arguments that do not fit, texts that cannot be had, an object that logs: each is a record, none an error."""
-    log.handlers[:] = [logging.NullHandler()]
+    log.handlers[:] = [BufferingHandler(100)]  # which makes no text
     log.error("number %d", "x")
     log.error(Hostile())
     log.error("%s", Hostile())

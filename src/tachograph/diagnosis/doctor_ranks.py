@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tachograph.diagnosis.doctor_processes import Processes, ProcessLook
 from tachograph.diagnosis.doctor_stack import Stack, stack_of, stack_of_text
 from tachograph.diagnosis.doctor_waits import RankGroups, members_of, operations_of
-from tachograph.identity.masking import masked_text
+from tachograph.identity.masking import masked_message
 
 _STACKS, _LOOKS = 60, 40  # that are kept
 _MOST_FILE = 1 << 20  # bytes
@@ -231,7 +231,7 @@ def _told_in(file: Path) -> tuple[str, int, Stack] | None:
             return None
         message = json.loads(file.read_text(encoding="utf-8", errors="replace"))["message"]
         more = message if isinstance(message, dict) else {"message": message}
-        words = masked_text(str(more["message"])).strip().partition("\n")[0][:_MOST_WORDS]
+        words = masked_message(str(more["message"]), 4 * _MOST_WORDS).partition("\n")[0][:_MOST_WORDS]
         return words, found.st_mtime_ns, stack_of_text(str(more.get("extraInfo", {}).get("py_callstack", "")))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None

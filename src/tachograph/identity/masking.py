@@ -18,6 +18,8 @@ _USERINFO = re.compile(r"(?<=://)[^/?#\s]*@")
 # Within an argument: name=value, "name": "value", and --name value, as in a command for a shell, in JSON, in a query.
 _NAMED = re.compile(r"""(?<![\w.-])(?:([\w.-]+)["']?\s*[=:]\s*|(--[\w.-]+)\s+(?=[^\s-]))""")
 _VALUE = re.compile(r""""[^"]*"|'[^']*'|[^\s,;&"'(){}\[\]]+""")
+_TRACEBACK = "Traceback (most recent call last):"
+_READ = 4  # times as many characters as are kept: masking shortens a text, and takes time
 _PLAIN = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)(e[-+]?\d+)?|true|false|none|null", re.IGNORECASE)
 
 
@@ -38,6 +40,44 @@ def masked(name: str, text: str) -> str:
 def masked_text(text: str) -> str:
     """Return a text without the secrets in it: ``token=…``, ``"api_key": …``, and user and password of URLs."""
     return _masked_inside(_USERINFO.sub(f"{MASK}@", text))
+
+
+def masked_message(message: str, most: int, kind: str = "") -> str:
+    """Return the message of an exception without the secrets in it, in at most ``most`` characters.
+
+    A message that holds a traceback as text, such as that of a DataLoader's worker, ends with the exception that it is
+    about: that one comes first. Of a long message the first quarter and the end are kept.
+
+    Args:
+        message: of the exception.
+        most: characters.
+        kind: type of the exception, which the message needs not repeat.
+    """
+    cause, rest = split_cause(message.strip())
+    text = "\n".join(filter(None, (cause.removeprefix(f"{kind}: "), rest)))
+    return shortened(masked_text(shortened(text, _READ * most)), most)
+
+
+def split_cause(text: str) -> tuple[str, str]:
+    """Return the lines behind the last traceback in a text, and the lines before; the empty string if it has none."""
+    start = text.rfind(_TRACEBACK)
+    if start < 0:
+        return "", text
+    lines = text[start:].split("\n")
+    behind = next((place for place, line in enumerate(lines) if place and not line.startswith("  ")), len(lines))
+    return "\n".join(lines[behind:]).strip(), text[:start] + "\n".join(lines[:behind])
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text without its middle if it is longer than ``most`` characters.
+
+    The end begins with a line, if it has several: no secret is cut in two.
+    """
+    if len(text) <= most:
+        return text
+    end = text[most // 4 + 1 - most :]
+    _, line_end, lines = end.partition("\n")
+    return f"{text[: most // 4]}…{lines if line_end else end}"
 
 
 def masked_arguments(arguments: Iterable[str]) -> list[str]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
-from tachograph.identity.masking import masked_text
+from tachograph.identity.masking import masked_message, split_cause
 from tachograph.identity.program import signal_name
 from tachograph.recording import registry as registries
 from tachograph.recording.points import AttributeValue
 
 FAILED = "tachograph.process.failure"  # an event, for hubs of ours alone
 MOST_TYPE, MOST_MESSAGE = 200, 2000  # characters
-_READ = 4 * MOST_MESSAGE
 
 
 class Failure(NamedTuple):
@@ -53,12 +52,11 @@ def failure_of(error: BaseException, registry: registries.Registry = registries.
         error = error.__context__
     try:
         kind, message = _told_by_torch(error) or (type(error).__qualname__, str(error))
-        said = message if len(message) <= _READ else f"{message[:_READ]}…"
-        said = masked_text(said.strip())
+        said = masked_message(message, MOST_MESSAGE, kind)
     except Exception:  # noqa: BLE001 - the border to the program's __str__
         registry.count_error("exit")
         kind, said = type(error).__qualname__, "(its message cannot be had)"
-    return Failure(kind[:MOST_TYPE], said if len(said) <= MOST_MESSAGE else f"{said[: MOST_MESSAGE - 1]}…")
+    return Failure(kind[:MOST_TYPE], said)
 
 
 def _told_by_torch(error: BaseException) -> tuple[str, str] | None:
@@ -75,10 +73,10 @@ def _told_by_torch(error: BaseException) -> tuple[str, str] | None:
         if first.exitcode < 0:
             return kind, f"{who} was killed by {signal_name(-first.exitcode)}"
         message = first.message.get("message", "") if isinstance(first.message, dict) else ""
+        message = masked_message(str(message), MOST_MESSAGE)
         return kind, f"{who} ended with exit code {first.exitcode}{f': {message}' if message else ''}"
     if kind == "ProcessRaisedException" and module.startswith("torch.multiprocessing."):
-        lines = str(error).rstrip().splitlines() or [""]
-        at = max((place for place, line in enumerate(lines) if line.startswith(("  ", "Traceback "))), default=-1)
+        cause, _ = split_cause(str(error).rstrip())
         who = f"process {error.error_index} (pid {error.error_pid})"  # type: ignore[attr-defined]
-        return kind, "\n".join([f"{who}: {lines[at + 1]}", *lines[at + 2 :]]) if at + 1 < len(lines) else who
+        return kind, f"{who}: {cause}" if cause else who
     return None

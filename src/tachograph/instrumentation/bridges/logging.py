@@ -6,14 +6,15 @@ is patched: it gets each record that the program's own levels and filters have l
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
-from logging import WARNING, LogRecord
+from logging import WARNING, FileHandler, Handler, Logger, LogRecord, NullHandler
 
-from tachograph.identity.masking import masked_text
+from tachograph.identity.masking import masked_message, masked_text, shortened
 from tachograph.instrumentation.bridges._instrumentor import BridgeInstrumentor
 from tachograph.instrumentation.bridges._values import BridgedValues
 from tachograph.profiling.probe import error_type
@@ -24,7 +25,9 @@ from tachograph.recording.trace_context import current_span
 
 _LIBRARY = "logging"
 _OURS = "tachograph"  # our own logger, and the beginning of the names of our threads
-_MOST, _READ = {"body": 4096, "exception.message": 4096, "exception.stacktrace": 16_384}, 32_768  # characters
+_MOST = 4096  # characters of a message
+_MOST_STACK = 16_384  # characters of a stack
+_READ = 32_768  # characters of either that are masked
 _FRAMES = 50  # of a traceback, the innermost ones
 _OF_A_LINE = (10, 0.1)  # records at once, and more a second
 _OF_ALL = (200, 10.0)
@@ -82,9 +85,9 @@ class RecordNotes:
     def close(self) -> None:
         """Do nothing: the notes hold nothing of the program."""
 
-    def call_handlers(self, _logger: object, record: LogRecord) -> None:
-        """Take a record, after the program's own handlers have had it."""
-        if record.levelno < WARNING or not switch.on or _is_ours(record):
+    def call_handlers(self, logger: Logger, record: LogRecord) -> None:
+        """Take a record that a handler of the program has shown."""
+        if record.levelno < WARNING or not switch.on or _is_ours(record) or not _is_shown(logger, record):
             return
         if self._pid != os.getpid():  # a forked child counts anew
             self._begin()
@@ -128,6 +131,25 @@ def _is_ours(record: LogRecord) -> bool:
     return name == _OURS or name.startswith(f"{_OURS}.") or thread.startswith(f"{_OURS} ")
 
 
+def _is_shown(logger: Logger, record: LogRecord) -> bool:
+    """Tell whether a handler shows a record, by the rule of ``Logger.callHandlers``.
+
+    Some libraries log for themselves alone: into a ``NullHandler``, or into a file of their own behind a logger that
+    does not propagate, as Weights & Biases does.
+    """
+    has_handlers = False
+    current: Logger | None = logger
+    while current is not None:
+        hidden: tuple[type[Handler], ...] = (NullHandler,) if current.propagate else (NullHandler, FileHandler)
+        for handler in current.handlers:
+            has_handlers = True
+            if record.levelno >= handler.level and not isinstance(handler, hidden):
+                return True
+        current = current.parent if current.propagate else None
+    last_resort = logging.lastResort
+    return not has_handlers and last_resort is not None and record.levelno >= last_resort.level
+
+
 def _attributes(record: LogRecord) -> dict[str, AttributeValue]:
     """Return a record's fields.
 
@@ -146,12 +168,15 @@ def _attributes(record: LogRecord) -> dict[str, AttributeValue]:
     if error is not None:
         told = record.exc_text or "".join(traceback.format_exception(error, limit=-_FRAMES))  # a handler may have it
         said["exception.type"] = error_type(error)
-        said["exception.message"] = _text(error)[:_READ]
+        said["exception.message"] = shortened(_text(error), _READ)
         said["exception.stacktrace"] = told[-_READ:]
     return said
 
 
 def _message(record: LogRecord) -> str:
+    formatted = record.__dict__.get("message")  # by the formatter of a handler: the arguments' code runs once
+    if isinstance(formatted, str):
+        return formatted
     try:
         return record.getMessage()
     except Exception as error:  # noqa: BLE001 - arguments that do not fit: logging's handlers have said so
@@ -170,12 +195,13 @@ def _text(of: object) -> str:
 def _masked(said: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
     """Return a record's fields without the secrets in its texts; of a long one the beginning, of a stack the end."""
     found = dict(said)
-    for key, most in _MOST.items():
-        if key in found:
-            text = masked_text(str(found[key]))
-            if len(text) > most:
-                text = f"…{text[1 - most :]}" if key == "exception.stacktrace" else f"{text[: most - 1]}…"
-            found[key] = text
+    body = masked_text(str(said["body"]))
+    found["body"] = body if len(body) <= _MOST else f"{body[: _MOST - 1]}…"
+    if "exception.message" in said:
+        message, kind = str(said["exception.message"]), str(said["exception.type"])
+        found["exception.message"] = masked_message(message, _MOST, kind)
+        stack = masked_text(str(said["exception.stacktrace"]))
+        found["exception.stacktrace"] = stack if len(stack) <= _MOST_STACK else f"…{stack[1 - _MOST_STACK :]}"
     return found
 
 
