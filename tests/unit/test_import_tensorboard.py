@@ -116,7 +116,7 @@ def test_what_torchs_writer_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[
     said = capsys.readouterr()
     assert said.err == "tachograph import: exp/one: not taken, as they make no curves: image: 1, text: 1\n"
     found = runs(tmp_path / "store")
-    assert sorted(found) == ["exp/one", "exp/one/both_a", "exp/one/both_b"]
+    assert sorted(found) == ["exp/one"]
     run = found["exp/one"]
     theirs = read(tmp_path / "logs" / "exp" / "one")
     wanted = [(each.step, repr(each.value), exactly(each.wall_time)) for each in theirs.Scalars("train/loss/inner")]
@@ -134,8 +134,45 @@ def test_what_torchs_writer_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run.config == {"lr": 0.25, "opt": "adam", "size": 32, "api_key": "***"}
     assert run.summary == {"hparam/acc": 0.75}
     assert run.ended.state == "finished"
-    assert found["exp/one/both_b"].ended.state == "unknown"
-    assert pairs(found["exp/one/both_b"], "both") == [(4.0, 2.5)]
+    assert [(curve.group, curve.metric) for curve in run.curves("b")] == [("both", "b")]
+    assert pairs(run, "b") == [(4.0, 2.5)]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("module", ["torch.utils.tensorboard", "tensorboardX"])
+def test_the_lines_of_a_chart_are_curves_of_its_run(
+    tmp_path: Path, module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """add_scalars() makes a folder for each line: imported, each line is a metric of its writer's process."""
+    for rank in range(2):
+        writer = pytest.importorskip(module).SummaryWriter(str(tmp_path / "logs" / "exp" / f"rank{rank}"))
+        for step in range(3):
+            writer.add_scalar("loss", step + rank, step)
+            writer.add_scalars("acc", {"train": step + rank + 0.25, "val": step + rank + 0.5}, step)
+            writer.add_scalars("eval (new)/f1", {"a/b c": step + rank + 0.75}, step)
+        writer.close()
+    for new in ("24 points (all new)", "24 points (0 points new)"):
+        assert take(tmp_path / "logs", tmp_path / "store") == 0
+        assert new in capsys.readouterr().out
+    (run,) = runs(tmp_path / "store").values()
+    group = "eval__new_" if module == "tensorboardX" else "eval (new)"  # as it is in the file
+    assert {(curve.group, curve.metric, curve.rank) for curve in run.curves()} == {
+        (of, metric, rank)
+        for of, metric in (("", "loss"), ("acc", "train"), ("acc", "val"), (group, "f1/a/b c"))
+        for rank in range(2)
+    }
+    assert pairs(run, "val", rank=1) == [(0.0, 1.5), (1.0, 2.5), (2.0, 3.5)]
+    assert pairs(run, "f1/a/b c", rank=0) == [(0.0, 0.75), (1.0, 1.75), (2.0, 2.75)]
+    assert [(process.rank, process.starts) for process in run.processes()] == [(0, 1), (1, 1)]
+
+
+def test_a_run_inside_another_one_stays_a_run(tmp_path: Path) -> None:
+    """A folder that begins with the name of one of its tags, as those of a sweep may, and has others, is a run."""
+    write(tmp_path / "logs", counting("lr", 2))
+    write(tmp_path / "logs" / "lr_0.1", counting("lr", 2) + counting("loss", 2))
+    write(tmp_path / "logs" / "other", counting("lr", 2))
+    assert take(tmp_path / "logs", tmp_path / "store") == 0
+    assert sorted(runs(tmp_path / "store")) == ["logs", "lr_0.1", "other"]
 
 
 def test_again_only_what_is_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

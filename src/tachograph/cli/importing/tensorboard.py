@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA
 
-from tachograph.cli.importing.log_folders import OF_HPARAMS, PART, LogFolder
+from tachograph.cli.importing.log_folders import OF_HPARAMS, PART, LogFolder, Part
 from tachograph.exporters.event_file import (
     FAILURE,
     HISTOGRAMS,
@@ -103,11 +103,10 @@ def imported(folder: LogFolder, store: Path, report: Report) -> Imported | None:
     total: Counter[str] = Counter()
     not_taken: Counter[str] = Counter()
     unread = {}
-    for part, files in folder.parts:
-        for restart, file in enumerate(files):
+    for part in folder.parts:
+        for restart, file in enumerate(part.files):
             events = EventFile(file)
-            resource, results = _resource(folder.name, run, part, file, restart), bool(OF_HPARAMS.fullmatch(part))
-            start = _Start(store, resource, _stream(part, file), restart, results=results)
+            start = _Start(store, _resource(folder.name, run, part.name, file, restart), part, file, restart)
             try:
                 for number, event in enumerate(events):
                     start.take(event)
@@ -142,8 +141,9 @@ def _resource(name: str, run: str, part: str, file: Path, restart: int) -> dict[
     return found
 
 
-def _stream(part: str, file: Path) -> str:
-    return hashlib.blake2b(f"{part}/{file.name}".encode(errors="surrogateescape"), digest_size=8).hexdigest()
+def _stream(part: Part, file: Path) -> str:
+    named = "/".join(filter(None, (part.name, part.line)))
+    return hashlib.blake2b(f"{named}/{file.name}".encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
 
 class _Curve:
@@ -195,20 +195,22 @@ class _Start:
     Args:
         store: the folder of all runs.
         resource: of the process that wrote the file.
-        stream: names the file.
+        part: whose file it is; numbers of add_hparams() are results of the run, and make no curves.
+        file: see above.
         restart: number of the files before it.
-        results: its numbers are results of the run, as those of add_hparams() are, and make no curves.
 
     Attributes:
         counted: points and histograms so far.
         not_taken: see :class:`Imported`.
     """
 
-    def __init__(
-        self, store: Path, resource: dict[str, AttributeValue], stream: str, restart: int, *, results: bool
-    ) -> None:
-        self._store, self._resource, self._stream, self._restart = store, resource, stream, restart
-        self._results = results
+    def __init__(self, store: Path, resource: dict[str, AttributeValue], part: Part, file: Path, restart: int) -> None:
+        self._store = store
+        self._resource = resource
+        self._part = part
+        self._stream = _stream(part, file)
+        self._restart = restart
+        self._has_results = bool(OF_HPARAMS.fullmatch(part.name))
         # The hub knows again the histograms of a process's last eight starts: there may be more files.
         self._apart = {"service.instance.id": f"{resource['service.instance.id']}#{restart + 1}"} if restart else {}
         self.counted: Counter[str] = Counter()
@@ -269,14 +271,15 @@ class _Start:
         tag = _text(value.tag)
         if len(found) != 1:
             self.not_taken["tensor"] += 1
-        elif self._results:
+        elif self._has_results:
             self._summary.merge({tag: found[0]})
             self._keep(time)
         else:
             curve = self._curves.get(tag)
             if curve is None:
                 named = hashlib.blake2b(value.tag, digest_size=6).hexdigest()
-                curve = self._curves[tag] = _Curve(f"{self._stream}.{named}", self._restart, tag, value)
+                stream = f"{self._stream}.{named}"
+                curve = self._curves[tag] = _Curve(stream, self._restart, self._part.tag(tag), value)
             self._point(curve, value.point, found[0], float(step), time)
 
     def _point(self, curve: _Curve, exact: Any, number: float, x: float, time: int) -> None:
