@@ -246,6 +246,27 @@ def test_accelerate(tmp_path: Path, trackers: str, ranks: int, bridges: str, con
     conforms("Accelerate", told, ranks=ranks, found=found, logged=wanted, stored=kept, config=own)
 
 
+NESTED = """
+import sys
+from accelerate import Accelerator
+for step, trackers in enumerate((None, sys.argv[2].split(","))):
+    accelerator = Accelerator(log_with=trackers, project_dir="out", cpu=True)
+    accelerator.init_trackers("project")
+    accelerator.log({"loss": 0.25, "eval": {"f1": step + 0.5}}, step=step)
+    accelerator.end_training()
+"""
+
+
+@pytest.mark.long
+def test_nested_values_of_accelerate(tmp_path: Path) -> None:
+    """Values in nested dictionaries are curves with their groups, once each, with and without trackers."""
+    found = launched(tmp_path, NESTED, 1, "tensorboard,wandb")
+    assert stored(found) == {
+        "loss": [(0.0, 0.25), (1.0, 0.25)],
+        "eval/f1": [(0.0, 0.5), (1.0, 1.5)],
+    }
+
+
 @pytest.mark.parametrize(
     ("loggers", "ranks", "bridges"),
     [

@@ -384,9 +384,16 @@ def test_values_of_accelerate(recorded: Recorded) -> None:
         notes.init_trackers(each, "project", {"lr": 0.1})
     with inside(loss=0.4):
         notes.log(main, {"loss": 0.4, "acc": 1.0}, 3)
-    assert points(recorded) == {"loss": [(2, 0.5)], "acc": [(3, 1.0)]}
+    notes.log(main, {"eval": {"acc": 0.5, "by class": {"cat": 0.25, "note": "text"}}}, 4)
+    assert points(recorded) == {
+        "loss": [(2, 0.5)],
+        "acc": [(3, 1.0)],
+        "eval/acc": [(4, 0.5)],
+        "eval/by class/cat": [(4, 0.25)],
+    }
     assert len(told(recorded)) == 1
     assert notes.values_bring(main, {"train_loss": 0.5}) == {"loss": [0.5]}
+    assert notes.values_bring(main, {"eval": {"val_acc": 0.5}}) == {"acc": [0.5]}
     assert notes.values_bring(elsewhere, {"train_loss": 0.5}) == {}
 
 

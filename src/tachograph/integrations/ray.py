@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tachograph.instrumentation.bridges.trainers import note
@@ -16,7 +16,6 @@ with library("ray", "ray[train]"):
 _LIBRARY = "ray"
 _STEPS = ("global_step", "step", "iteration", "epoch")
 _PATIENCE, _PAUSE = 1.0, 30.0  # seconds: of a delivery, and until the next one after one that took longer
-_DEPTH = 32  # of nested dictionaries: one that holds itself has no end
 
 
 class TachographCallback(UserCallback):  # type: ignore[misc]
@@ -36,16 +35,7 @@ class TachographCallback(UserCallback):  # type: ignore[misc]
         first = metrics[0] if metrics else None
         if isinstance(first, Mapping):
             step = next((first[name] for name in _STEPS if name in first), None)
-            note(_LIBRARY, "take", dict(_flat(first)), step)
+            note(_LIBRARY, "take", first, step)
             pipeline = running_pipeline()
             if pipeline is not None and time.monotonic() >= self._next and not pipeline.flush(_PATIENCE):
                 self._next = time.monotonic() + _PAUSE
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield names and values; nested ones with a slash between, as Ray's own loggers name them."""
-    for name, value in values.items():
-        if isinstance(value, Mapping) and depth < _DEPTH:
-            yield from _flat(value, f"{prefix}{name}/", depth + 1)
-        else:
-            yield f"{prefix}{name}", value

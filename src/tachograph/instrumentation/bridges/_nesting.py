@@ -8,12 +8,13 @@ value that is on a device is not waited for: its leaf alone tells.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tachograph.recording.values import Number, Pending, is_readable, read
 
 _TOLERANCE = 1e-6
+_DEPTH = 32  # of nested dictionaries: one that holds itself has no end
 _PREFIXES = ("train_", "eval_", "test_", "val_")
 
 
@@ -39,13 +40,22 @@ Brought = Mapping[str, list[Number | None]]
 """Values by leaf; None for one that is on a device."""
 
 
+def flattened(values: Mapping[Any, object], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, object]]:
+    """Yield names and values; nested ones have a slash between their names, as most libraries join them."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and depth < _DEPTH:
+            yield from flattened(value, f"{prefix}{name}/", depth + 1)
+        else:
+            yield f"{prefix}{name}", value
+
+
 def numbers_by_leaf(values: Mapping[Any, object]) -> dict[str, list[Number | None]]:
     """Return the numbers among values, by leaf."""
     found: dict[str, list[Number | None]] = {}
-    for tag, value in values.items():
+    for tag, value in flattened(values):
         if is_readable(value):
             number = None if _is_on_a_device(value) else read(value)
-            found.setdefault(leaf_of(str(tag)), []).append(None if isinstance(number, Pending) else number)
+            found.setdefault(leaf_of(tag), []).append(None if isinstance(number, Pending) else number)
     return found
 
 

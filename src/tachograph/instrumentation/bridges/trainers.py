@@ -14,7 +14,7 @@ from typing import Any
 
 from tachograph.instrumentation._given_providers import EVERYWHERE
 from tachograph.instrumentation.bridges._instrumentor import BridgeInstrumentor
-from tachograph.instrumentation.bridges._nesting import Brought, calls, numbers_by_leaf
+from tachograph.instrumentation.bridges._nesting import Brought, calls, flattened, numbers_by_leaf
 from tachograph.instrumentation.bridges._values import BridgedValues, Origin, bridged_values
 from tachograph.recording.interrupts import pass_on
 
@@ -36,10 +36,11 @@ class TrainerNotes:
     def take(self, metrics: Mapping[str, Any], step: object = None) -> None:
         """Take the numbers among values; without a step, x is their count.
 
-        Those that the call of a bridge around this one records itself are passed over.
+        Nested values have a slash between their names. Those that the call of a bridge around this one records itself
+        are passed over.
         """
         take = self._values.scalar if calls.outermost is None else self._take_inside
-        for tag, value in metrics.items():
+        for tag, value in flattened(metrics):
             if not isinstance(value, str | None):  # a tracker's own text
                 take(self._origin, tag, value, step)
 

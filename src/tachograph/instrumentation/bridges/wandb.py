@@ -207,7 +207,7 @@ class RunNotes:
         Inside of the call of another bridge, those that it records itself are left to it.
         """
         found: dict[str, Any] = {}
-        for key, value in _flat(data):
+        for key, name, value in _flat(data):
             one = value[0] if isinstance(value, list | tuple) and value else value
             if one is not value or one is None or isinstance(one, str) or type(one).__module__.startswith("wandb."):
                 self._values.not_taken(_LIBRARY, type(one).__name__)
@@ -217,7 +217,7 @@ class RunNotes:
             if number is None:
                 continue
             later = partial(self._hold, known, {key: number}, x, counted)
-            if calls.outermost is None or not self._values.passed_over(_LIBRARY, key, value, later):
+            if calls.outermost is None or not self._values.passed_over(_LIBRARY, name, value, later):
                 found[key] = number
         return found
 
@@ -259,15 +259,15 @@ class RunNotes:
             self._values.summary(known.origin, told)
 
 
-def _flat(data: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield keys and values; nested ones with a dot between, as wandb names them."""
+def _flat(data: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, str, Any]]:
+    """Yield keys, the last parts of their names, and values; nested ones with a dot between, as wandb names them."""
     for key, value in data.items():
         if str(key).startswith(_OWN) and not prefix:
             continue
         if isinstance(value, Mapping) and depth < _DEPTH:
             yield from _flat(value, f"{prefix}{key}.", depth + 1)
         else:
-            yield f"{prefix}{key}", value
+            yield f"{prefix}{key}", key, value
 
 
 class WandbInstrumentor(BridgeInstrumentor):
