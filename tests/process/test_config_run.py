@@ -21,6 +21,7 @@ PROGRAM = """
     tachograph.config({"lr": float(lr), "model": {"layers": 12}, "api_key": "hunter2-in-config", lr: True})
     tachograph.config({"betas": (0.9, 1), "resume": None, "extra": {}})
     tachograph.config({"stages": [{"width": 8, "norm": None}, [1, "a"]]})
+    tachograph.config({"seed": 2**62 + 1})
     tachograph.summary({"accuracy": 0.5, "worst": float("nan")})
     tachograph.summary({"accuracy": 0.75})
 """
@@ -48,6 +49,7 @@ def test_a_run_has_its_configuration_and_its_summary(recorded: Path) -> None:
         "betas": [0.9, 1],
         "stages": [{"width": 8, "norm": None}, [1, "a"]],
         "resume": None,
+        "seed": 2**62 + 1,
         "extra": {},
     }
     assert math.isnan(run.summary.pop("worst"))  # type: ignore[arg-type]
@@ -67,4 +69,5 @@ def test_the_studio_answers_them(recorded: Path) -> None:
         answer = json.load(response)
     assert answer["config"]["model.layers"] == 12
     assert answer["config"]["stages"] == [{"width": 8, "norm": None}, [1, "a"]]
+    assert answer["config"]["seed"] == str(2**62 + 1)  # a browser would round the number
     assert answer["summary"] == {"accuracy": 0.75, "worst": "NaN"}

@@ -65,6 +65,7 @@ train(30)
 process_batch(range(40))
 """
 RUN = "example"
+SEED = 2**62 + 1
 EVIL = "<img src=x onerror=alert(1)>'\"; DROP TABLE block;--/../../é😀%2F?#&"
 SHELL_EVIL = EVIL.replace("'", "'\\''")
 
@@ -82,7 +83,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
         definition = (DEFINITION, {"metric": "loss", "group": "training", "scale": "own", "units": "nats"})
         resumed = points([4.0 - number, 3.0, 2.0, math.inf], branch=0) + points([3.5, 1.5], branch=1)
         store_run(store, "ranks", definition, *resumed, number=number, day=3)
-    told = {"lr": 0.1, "model.name": EVIL, "betas": [0.9, 0.999], "limit": math.inf}
+    told = {"lr": 0.1, "model.name": EVIL, "betas": [0.9, 0.999], "limit": math.inf, "seed": SEED, "none": None}
     store_run(store, "told", (CONFIG, {CONFIG: told}), (SUMMARY, {SUMMARY: {"best": 0.75}}), day=6)
     about = {"argv": ["python", "train.py", "--name", EVIL], "git.dirty": True, "host": "node-7"}
     launched = Hub(store, run="told")
@@ -137,8 +138,9 @@ def test_what_is_drawn_is_what_was_recorded(page: Tab, hub: tuple[str, Path]) ->
 def test_the_configuration_and_the_summary_are_below_the_charts(page: Tab) -> None:
     """Each key of config() and of summary() is a row, its value as text, whatever is in it."""
     page.open("/#/run/told").until(lambda: "Configuration" in page.text(), "the tables")
+    others = {"seed": str(SEED), "none": "null"}
     for title, expected in (
-        ("Configuration 4", {"lr": "0.1", "model.name": EVIL, "betas": "[0.9, 0.999]", "limit": "Infinity"}),
+        ("Configuration 6", {"lr": "0.1", "model.name": EVIL, "betas": "[0.9, 0.999]", "limit": "Infinity", **others}),
         ("Summary 1", {"best": "0.75"}),
         ("Program 3", {"argv": f"python train.py --name '{SHELL_EVIL}'", "git.dirty": "true", "host": "node-7"}),
     ):
@@ -154,6 +156,15 @@ def test_the_configuration_and_the_summary_are_below_the_charts(page: Tab) -> No
     page.page.get_by_label("Search runs").fill("baseline")
     page.until(lambda: page.page.locator("table.runs tbody tr").count() == 1, "the tagged run alone")
     assert page.page.locator("table.runs .chip.tag").all_inner_texts() == ["<b>", "baseline"]
+
+
+def test_a_seed_of_64_bits_is_shown_and_found_digit_by_digit(page: Tab) -> None:
+    """An integer beyond 2^53 is in the table as it was recorded, and the filter tells it from its neighbor."""
+    page.open("/#/?columns=config.seed").until(lambda: str(SEED) in page.text(), "the seed")
+    search = page.page.get_by_label("Search runs")
+    for text, runs in ((f"config.seed = {SEED}", 1), (f"config.seed = {SEED - 1}", 0), (f"seed > {SEED - 1}", 1)):
+        search.fill(text)
+        page.until(lambda runs=runs: page.page.locator("table.runs tbody tr").count() == runs, f"{text}: {runs} runs")
 
 
 def test_axes_have_the_units_and_bounds_of_their_definitions(page: Tab) -> None:

@@ -24,6 +24,8 @@ RUN: dict[str, Any] = {
     "config.lr": 1e-3,
     "config.model": "ResNet",
     "config.amp": True,
+    "config.seed": 2**62 + 1,
+    "config.resume": None,
     "summary.loss": 0.25,
     "last.loss": 0.5,
     "min.val/loss": 0.125,
@@ -60,6 +62,13 @@ RUN: dict[str, Any] = {
         ("ranks >= 4 ranks == 4", True),
         ("ampersand", False),
         ("model < 3", False),
+        ("config.seed = 4611686018427387905", True),
+        ("seed = 4611686018427387904", False),
+        ("seed != 4611686018427387904 seed > 4611686018427387904 seed <= 4611686018427387905", True),
+        ("seed > 4.6e18 ranks = 4.0 ranks = +4", True),
+        ("resume = none config.resume = null", True),
+        ("resume != 3", True),
+        ("resume < 3", False),
     ],
 )
 def test_a_filter_holds_for_a_run(text: str, holds: bool) -> None:

@@ -24,6 +24,7 @@ PAIR = Struct("<dd")
 _HEAD = "<qqq"  # number, time, and the further columns of the point, a bit each
 _HEAD_BYTES = 24
 _CELL = 8
+_MOST_EXACT = 2**53  # of integers that a float64 has no gaps between
 MOST_COLUMNS = 48
 THINNED = 3  # the level of blocks whose points stand for more of them than were recorded
 # SQL: the part of a block that has more to draw than x and value of each point; NULL where it has none.
@@ -228,6 +229,17 @@ def spelled(value: Any) -> Any:
         return {key: spelled(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [spelled(each) for each in value]
+    return value
+
+
+def exact(value: Any) -> Any:
+    """Return a value for a browser, whose numbers round integers beyond 2^53: these become strings, as in ProtoJSON."""
+    if isinstance(value, int):
+        return value if abs(value) <= _MOST_EXACT else str(value)
+    if isinstance(value, dict):
+        return {key: exact(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [exact(each) for each in value]
     return value
 
 

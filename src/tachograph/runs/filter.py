@@ -37,6 +37,7 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _FIELD = re.compile(r"([A-Za-z_]+):")
 _BLANKS = re.compile(r"\s*")
 _UNITS = re.compile(r"(\d+(?:\.\d+)?)([A-Za-z]+)")
+_WHOLE = re.compile(r"[+-]?\d{1,20}")
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _BYTES = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _BYTES |= {f"{unit}iB": size for unit, size in _BYTES.items() if unit != "B"}
@@ -190,17 +191,23 @@ def _comparison(column: str, sign: str, value: str, place: int) -> Callable[[Map
 
     def holds(told: Mapping[str, Any]) -> bool:
         found = value_of(told, column)
-        if found is None:
+        if found is None and not _is_null(told, column):
             return False
         if isinstance(found, tuple | list):
             return any(str(each).lower() == text for each in found) != (sign == "!=")
         if isinstance(found, bool) or not isinstance(found, int | float) or wanted is None:
-            return sign in ("=", "==", "!=") and compare(str(found).lower(), text)
+            shown = "null" if found is None and text == "null" else str(found).lower()
+            return sign in ("=", "==", "!=") and compare(shown, text)
         if isnan(wanted):
             return isnan(found) != (sign == "!=")
         return compare(found, wanted)
 
     return holds
+
+
+def _is_null(told: Mapping[str, Any], name: str) -> bool:
+    """Tell whether a configuration or a summary has the key, and None as its value."""
+    return any(each in told for each in _meant(name) if each.startswith(("config.", "summary.")))
 
 
 def _number(column: str, value: str) -> float | None:
@@ -209,7 +216,7 @@ def _number(column: str, value: str) -> float | None:
     try:
         if column in _TIMES:
             return datetime.fromisoformat(value).timestamp() * 1e9
-        return float(value)
+        return int(value) if _WHOLE.fullmatch(value) else float(value)  # integers stay exact
     except (ValueError, OverflowError):
         pass
     found = _UNITS.fullmatch(value)

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, unquote
 from starlette.responses import Response
 
 from tachograph.diagnosis.verdict_run import diagnosis
-from tachograph.runs.blocks import spelled
+from tachograph.runs.blocks import exact, spelled
 from tachograph.runs.catalogue import UnknownRunError, located
 from tachograph.runs.ending import Ending, ending
 from tachograph.runs.file import Look, RunFile, look
@@ -32,7 +32,7 @@ from tachograph.studio._arrivals import since
 from tachograph.studio._trace_url import trace_url
 from tachograph.studio.charts import charts, curves, lines, newest_samples, samples, series
 from tachograph.studio.faults import faults
-from tachograph.studio.occurrences import events, incidents
+from tachograph.studio.occurrences import events_for_a_browser, incidents
 from tachograph.studio.overview import Overview, about, begun, functions, progress
 from tachograph.studio.spreads import MOST_COLUMNS, spreads
 from tachograph.studio.thinned_samples import MOST as MOST_STRETCHES
@@ -325,9 +325,9 @@ class Api:
             "functions": by_process,
             "functions_together": together,
             "losses": [{**each._asdict(), "why": each.why} for each in losses(reading.rows)],
-            "config": dictionary(reading.rows, "config"),
-            "summary": dictionary(reading.rows, "summary"),
-            "program": program(reading.rows),
+            "config": exact(dictionary(reading.rows, "config")),
+            "summary": exact(dictionary(reading.rows, "summary")),
+            "program": exact(program(reading.rows)),
             "notes": notes(reading.rows),
         }
         return {"now": now, "writable": self._writable, "run": self.line_of(reading, run, found), **listed}
@@ -400,7 +400,9 @@ def _spreads(reading: Look, question: Question) -> dict[str, Any]:
 
 def _events(reading: Look, question: Question) -> dict[str, Any]:
     limit = question.whole("limit", 1000, least=1, most=MOST_EVENTS)
-    found, more = events(reading, after=question.whole("after", 0), limit=limit, names=question.texts("name"))
+    found, more = events_for_a_browser(
+        reading, after=question.whole("after", 0), limit=limit, names=question.texts("name")
+    )
     return {"events": found, "more": more}
 
 

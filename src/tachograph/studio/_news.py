@@ -12,7 +12,7 @@ from tachograph.studio._api import Api, Unanswered, text
 from tachograph.studio._arrivals import Heads
 from tachograph.studio.charts import Drawn, curves
 from tachograph.studio.charts import news as new_samples
-from tachograph.studio.occurrences import events, newest
+from tachograph.studio.occurrences import events_for_a_browser, newest
 from tachograph.studio.overview import progress
 
 _SELDOM = 5  # looks, one a second: a hub saves states and samples every five seconds
@@ -112,7 +112,7 @@ class News:
         return progress(reading, self._drawn.values())
 
     def _events(self, reading: Look) -> list[Message]:
-        found, more = events(reading, after=self.last_event, limit=_MOST_EVENTS)
+        found, more = events_for_a_browser(reading, after=self.last_event, limit=_MOST_EVENTS)
         if not found:
             return []
         self.last_event = found[-1]["number"]

@@ -9,6 +9,7 @@ from http import HTTPStatus
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from tachograph.runs.blocks import exact
 from tachograph.runs.columns import order_of, ordered
 from tachograph.runs.filter import FilterError, parsed, value_of
 from tachograph.runs.store import StoreError
@@ -210,6 +211,6 @@ def _hashable(value: Any) -> Any:
 
 def _item(row: Row, columns: Iterable[str]) -> dict[str, Any]:
     if row.run is None:
-        return {"group": row.value, "runs": row.many}
+        return {"group": exact(row.value), "runs": row.many}
     told: Mapping[str, Any] = row.run.columns
-    return {"run": row.run.entry, "columns": {name: value_of(told, name) for name in columns}}
+    return {"run": row.run.entry, "columns": {name: exact(value_of(told, name)) for name in columns}}

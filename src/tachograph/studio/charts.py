@@ -12,6 +12,7 @@ from math import inf, isfinite
 from typing import Any, NamedTuple
 
 from tachograph.recording.own_metrics import TORCH_MONITOR
+from tachograph.runs.blocks import exact
 from tachograph.runs.file import Look
 from tachograph.runs.members import mapping, pairs, rank_of
 from tachograph.runs.recorded import stat_definition, stat_units
@@ -247,7 +248,7 @@ def _chart(
 
 
 def _curve(each: Drawn, extent: Mapping[str, Any]) -> dict[str, Any]:
-    about = {"curve": each.number, "attributes": dict(each.attributes), "rank": each.rank}
+    about = {"curve": each.number, "attributes": exact(dict(each.attributes)), "rank": each.rank}
     about |= {"execution": each.execution, "start": each.start}
     nothing = {key: 0 if key in ("branches", "points", "nonfinite") else None for key in _EXTENT}
     return {**about, "task": each.about.get("task"), **nothing, **extent}
@@ -280,7 +281,7 @@ def series(look: Look) -> list[dict[str, Any]]:
             continue
         who = mapping(resource)
         about = {"series": number, "scope": scope, "name": name, "unit": unit, "kind": _KINDS.get(shape, shape)}
-        found.append({**about, "attributes": told, "rank": rank_of(who), "role": str(who.get("dl.role", ""))})
+        found.append({**about, "attributes": exact(told), "rank": rank_of(who), "role": str(who.get("dl.role", ""))})
     return found
 
 
@@ -442,7 +443,7 @@ def lines(
 def _lines(look: Look, each: Drawn, how: Drawing) -> list[dict[str, Any]]:
     if each.numbered and how.axis.kind == "number":
         how = how._replace(axis=XAxis())
-    named = {"curve": each.number, "metric": each.metric, "attributes": dict(each.attributes), "rank": each.rank}
+    named = {"curve": each.number, "metric": each.metric, "attributes": exact(dict(each.attributes)), "rank": each.rank}
     named |= {"execution": each.execution, "start": each.start, "kind": each.kind}
     return [{**named, **stretch._asdict()} for stretch in stretches(look, each.number, how)]
 

@@ -8,6 +8,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from tachograph.diagnosis.incident import HANG, incident_of
+from tachograph.runs.blocks import exact
 from tachograph.runs.file import Look
 from tachograph.runs.members import mapping, rank_of
 from tachograph.runs.recorded import event_of
@@ -35,6 +36,14 @@ def events(look: Look, *, after: int, limit: int, names: Sequence[str] = ()) -> 
         )
     )
     return [event for row in rows[:limit] for event in _event(look, row)], len(rows) > limit
+
+
+def events_for_a_browser(
+    look: Look, *, after: int, limit: int, names: Sequence[str] = ()
+) -> tuple[list[dict[str, Any]], bool]:
+    """Return :func:`events`, with attributes that a browser reads without rounding."""
+    found, more = events(look, after=after, limit=limit, names=names)
+    return [{**event, "attributes": exact(event["attributes"])} for event in found], more
 
 
 def incidents(look: Look) -> list[dict[str, Any]]:
