@@ -15,6 +15,7 @@ import pytest
 from browser import Tab, tab
 from hub_requests import SECOND, START, logs, rank
 from recorded_runs import DEFINITION, POINT, points, record
+from studio import record as record_program
 from studio import studio
 from tachograph.hub.hub import Hub
 from tachograph.runs.recorded import BEGIN
@@ -27,6 +28,16 @@ RANKS, STRAGGLER = 12, 7
 BEFORE = 40  # seconds between the begin of the process and its first values
 EVENTS = {100: "checkpoint", 300: "loader.error"}  # by the second after the start
 
+STEPS = """
+import tachograph
+from tachograph.logger import MetricsLogger
+
+logger = MetricsLogger()
+for step in range(4):
+    tachograph.log({"loss": 1 / (step + 1)}, step=step)
+    tachograph.put_metric("accuracy", step / 4)
+    logger.log("train", {"step": str(step)}, {"speed": 100.0 + step})
+"""
 PINCH = """() => {
   const over = document.querySelector(".card .u-over");
   const { left, top, width } = over.getBoundingClientRect();
@@ -69,6 +80,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     hub = Hub(store, run="long", clock=lambda: START)
     hub.receive_logs(logs(rank(0, run="long"), *points([float(at % 100) for at in range(LONG)], "wave"), apart=SECOND))
     hub.close()
+    record(store, "flat", *points([900.0 if at == SPIKE else 1.0 for at in range(COUNT)], "flat"))
+    record_program(folder, "steps", STEPS)
     for at in range(RANKS):
         record(store, "ranks", *points([of_rank(at, x) for x in range(30)], "wait"), number=at)
         two = [each for name in "ab" for each in points([of_rank(at, x) for x in range(9)], name, group="pair")]
@@ -140,6 +153,39 @@ def test_y_is_linear_logarithmic_without_outliers_or_by_hand(page: Tab) -> None:
     page.loaded("loss", "signed")
     assert ends(page, "loss", axis["key"])[1] == 2.25
     assert page.drawn()["signed"]["log"]
+
+
+def test_an_outlier_among_equal_values_is_left_out(page: Tab) -> None:
+    """The range without outliers is that of most values, if these are all equal, too."""
+    page.open("/#/run/flat").loaded("flat")
+    card = page.card("flat")
+    (axis,) = page.drawn()["flat"]["y"]
+    assert ends(page, "flat", axis["key"])[1] > 900
+    card.get_by_label("More of flat").click()
+    card.get_by_role("button", name="without outliers").click()
+    page.until(lambda: ends(page, "flat", axis["key"]) == pytest.approx([0.9, 1.1]), "a range around the value")
+    assert "beyond the axis" in card.inner_text()
+    card.get_by_role("button", name="log", exact=True).click()
+    page.until(lambda: ends(page, "flat", axis["key"])[1] < 20, "a logarithmic range around the value")
+    page.shoot("outlier-among-equal-values")
+
+
+def test_charts_over_steps_are_one_whoever_recorded_them(page: Tab) -> None:
+    """Charts of log(), of put_metric() and of MetricsLogger are zoomed together, and point at the same step.
+
+    Ticks are whole steps, however few there are.
+    """
+    found = page.open("/#/run/steps").loaded("loss", "accuracy", "speed")
+    titles = ("loss", "accuracy", "speed")
+    assert {found[title]["along"] for title in titles} == {"own step"}
+    assert [found[title]["ticks"] for title in titles] == [["0", "1", "2", "3"]] * len(titles)
+    page.card("speed").locator(".u-over").hover(position={"x": 80, "y": 40})
+    page.until(page.card("loss").locator(".hover-line").is_visible, "a crosshair in the other chart")
+    page.drag("speed", 0.25, 0.9)
+    page.until(lambda: all(page.drawn()[title]["zoom"] for title in titles), "a zoom of all charts")
+    (zoom,) = {tuple(page.drawn()[title]["zoom"]) for title in titles}
+    assert zoom == pytest.approx((0.75, 2.7), abs=0.1)
+    page.shoot("charts-over-steps")
 
 
 def test_y_is_zoomed_by_a_drag_upwards(page: Tab) -> None:

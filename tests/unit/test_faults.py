@@ -133,6 +133,24 @@ def test_the_first_value_of_each_curve_that_is_not_finite(tmp_path: Path) -> Non
     assert (fault["place"]["metric"], fault["place"]["rank"], fault["place"]["x"]) == ("loss", 0, 2.0)
 
 
+def test_a_metric_that_is_not_finite_is_told_from_others_of_its_name(tmp_path: Path) -> None:
+    """Its group is named if another group has the name, and attributes if they tell curves of one rank apart."""
+    odd, even = [1.0, math.nan], [1.0, 2.0]
+    splits = [{"split": split, "optimizer": "adam"} for split in ("train", "val")]
+    own = [
+        each
+        for values, split in zip((even, odd), splits, strict=True)
+        for each in points(values, "f1", attributes=split)
+    ]
+    record(tmp_path, "run", *points(odd, "loss", group="val"), *points(even, "loss", group="train"), *own)
+    record(tmp_path, "run", *points([1.0, 2.0, math.inf], "loss", group="train"), number=3)
+    assert sorted(each["title"] for each in faults(tmp_path)["faults"]) == [
+        'f1 {split="val"}: first NaN at step 1 on rank 0',
+        "train/loss: first +Inf at step 2 on rank 3",
+        "val/loss: first NaN at step 1 on rank 0",
+    ]
+
+
 def test_a_restart_says_how_the_attempt_before_ended(tmp_path: Path) -> None:
     """It names the ranks that began again, and leads to the first point since."""
     clock = Clock()

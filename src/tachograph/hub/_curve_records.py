@@ -112,6 +112,7 @@ class DerivedPoints(NamedTuple):
         metrics: their names.
         values: one of each metric.
         x: None for the time.
+        x_name: what x counts, such as ``step``; empty for the time.
     """
 
     group: str
@@ -119,6 +120,7 @@ class DerivedPoints(NamedTuple):
     metrics: tuple[str, ...]
     values: tuple[float, ...]
     x: float | None
+    x_name: str
 
 
 Said = Mapping[str, AnyValue]  # the attributes of a record: reading them costs more than all else
@@ -274,18 +276,23 @@ def _logged(said: Said) -> DerivedPoints | None:
     if "x_name" in said:
         names = (said["x_name"].string_value, *names)
         counting |= {names[0]}
-    x = None
+    x, x_name = None, ""
     for name in names:
         x = _finite(fields[name]) if name in fields else _finite(tags[name]) if name in tags else None
         if x is not None:
             fields.pop(name, None)
+            x_name = "step" if name == "global_step" else name
             break
     pairs = tuple([(name, text) for name, text in tags.items() if name not in counting or _finite(text) is None])
-    return _derived(group, _tags_as_json(pairs), fields, x)
+    return _derived(group, _tags_as_json(pairs), fields, x, x_name)
 
 
-def _derived(group: str, attributes: str, values: Mapping[str, float], x: float | None) -> DerivedPoints | None:
-    return DerivedPoints(group, attributes, tuple(values), tuple(values.values()), x) if group and values else None
+def _derived(
+    group: str, attributes: str, values: Mapping[str, float], x: float | None, x_name: str = ""
+) -> DerivedPoints | None:
+    if not (group and values):
+        return None
+    return DerivedPoints(group, attributes, tuple(values), tuple(values.values()), x, x_name)
 
 
 def _numbers(said: Said) -> dict[str, float]:

@@ -193,8 +193,11 @@ class Points:
             branch: the first one of a new curve.
         """
         tables: dict[tuple[str, str, tuple[str, ...]], list[tuple[Any, ...]]] = {}
-        for seq, time, (group, attributes, metrics, values, x) in found:
+        x_names: dict[tuple[str, str], str] = {}
+        for seq, time, (group, attributes, metrics, values, x, x_name) in found:
             tables.setdefault((group, attributes, metrics), []).append((seq, time, x, *values))
+            if x_name:
+                x_names.setdefault((group, attributes), x_name)
         curves: dict[tuple[str, str, str], list[_Derived]] = {}
         for (group, attributes, metrics), rows in tables.items():
             seqs, times, given, *columns = zip(*rows, strict=True)
@@ -208,10 +211,21 @@ class Points:
                 if len(ends) >= _ENDS:  # one that is forgotten is read from the file again
                     ends.clear()
                 end = ends[named] = self._end(named, branch)
+                group, metric, attributes = named
+                self._define_x(group, metric, x_names.get((group, attributes), ""), points.times[0])
             for low, high, of in self._branches(end, points):
                 for first in range(low, high, FULL):
                     about, block = points.block(first, min(first + FULL, high))
                     self._insert(end.row, of, _FRESH, about, block)
+
+    def _define_x(self, group: str, metric: str, x_name: str, time: int) -> None:
+        """Keep what x of a derived curve counts: charts of the same x are zoomed together."""
+        if x_name:
+            about = json.dumps({"metric": metric, "x_units": x_name})
+            self._connection.execute(
+                "INSERT OR IGNORE INTO definition VALUES (?, 0, ?, ?, 0, ?, ?)",
+                (self._stream, group, metric, time, about),
+            )
 
     def _end(self, named: tuple[str, str, str], branch: int) -> CurveEnd:
         """Return the end of a derived curve from the file."""
@@ -255,7 +269,8 @@ class Points:
 
     def _group(self, execution: int, metric: str) -> str:
         """Return the group in the newest definition of a metric; empty where there is none."""
-        where = "stream = ? AND execution = ? AND metric = ? ORDER BY seq DESC LIMIT 1"
+        # Number 0 has what this class itself keeps about curves that are no Metric's: their group is not a Metric's.
+        where = "stream = ? AND execution = ? AND metric = ? AND seq > 0 ORDER BY seq DESC LIMIT 1"
         said = self._connection.execute(
             f"SELECT scope FROM definition WHERE {where}",  # noqa: S608 - a constant
             (self._stream, execution, metric),

@@ -291,7 +291,7 @@ def _nonfinite(look: Look, drawn: Sequence[Drawn]) -> list[Fault]:
         if len(first.setdefault(key, [])) < MOST and len(first) <= MOST:
             first[key] += _first(look, curve, seq0)
     found = sorted((min(some), some, many[key]) for key, some in first.items() if some)
-    listed = [_unfinite(one, some, amount) for one, some, amount in found]
+    listed = [_unfinite(one, some, amount, _distinct_name(one.curve, drawn)) for one, some, amount in found]
     return [*listed, *[Fault("nonfinite", "")] * (len(first) - len(found) if len(first) > MOST else 0)]
 
 
@@ -307,11 +307,25 @@ def _first(look: Look, curve: Drawn, seq0: int) -> Iterator[_First]:
         yield _First(time, x, kind, curve, {other: at for other, (at, _) in odd.items() if other != kind})
 
 
-def _unfinite(one: _First, some: Iterable[_First], amount: int) -> Fault:
+def _distinct_name(curve: Drawn, drawn: Iterable[Drawn]) -> str:
+    """Return the name of a curve's metric, with its group and its attributes if others have the same name."""
+    namesakes = [each for each in drawn if each.named == curve.named]
+    name = curve.named
+    if curve.group and any(each.group != curve.group for each in namesakes):
+        name = f"{curve.group}/{name}"
+    place = curve.group, curve.kind, curve.rank, curve.start
+    siblings = [each.attributes for each in namesakes if (each.group, each.kind, each.rank, each.start) == place]
+    told = ", ".join(
+        f'{key}="{value}"' for key, value in curve.attributes.items() if any(of.get(key) != value for of in siblings)
+    )
+    return f"{name} {{{told}}}" if told else name
+
+
+def _unfinite(one: _First, some: Iterable[_First], amount: int, name: str) -> Fault:
     curve, said = one.curve, {"NaN": "NaN", "Infinity": "+Inf", "-Infinity": "-Inf"}
     who = "" if curve.rank is None else f" on rank {curve.rank}"
     at = curve.about.get("x_units") or ("step" if one.x == round(one.x) else "x")
-    title = f"{curve.named}: first {said[one.kind]} at {at} {one.x:.10g}{who}"
+    title = f"{name}: first {said[one.kind]} at {at} {one.x:.10g}{who}"
     then = [f"first {said[kind]} at {at} {x:.10g}" for kind, x in one.also.items()]
     others = sorted({each.curve.rank for each in some if each.curve.rank is not None} - {curve.rank})
     parts = [f"{amount:,} value{'s are' if amount != 1 else ' is'} not finite".replace(",", "\u202f"), *then]

@@ -316,7 +316,7 @@ export class Card {
       return { metric, attributes, label, rank, lane, start, branch, scale, colour, exact, dash, ...structuredClone(kept) };
     });
     return {
-      title: source.title, section: source.section, runs: source.runs, series: !about, loaded: base !== null, zoom, log: plot.log, along: axis.key, x: axis, ends: plot.ends,
+      title: source.title, section: source.section, runs: source.runs, series: !about, loaded: base !== null, zoom, log: plot.log, along: axis.key, x: axis, ends: plot.ends, ticks: plot.labels.x?.texts ?? [],
       y: source.axes.y.map(({ key, label, lower, upper }) => ({ key, label, lower, upper })), marks: plot.marks.map(({ x, name, bad }) => ({ x, name, bad })),
       heat: range.heat && heat.map?.rows.map(({ rank, label }) => rank ?? label),
       scales: plot.u ? Object.fromEntries(Object.entries(plot.u.scales).map(([key, { min, max }]) => [key, [min, max]])) : {}, curves,

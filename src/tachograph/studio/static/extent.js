@@ -68,7 +68,10 @@ export function along(curves, from, to, log) {
   return [Math.max(Math.min(low, least), low - room), Math.min(Math.max(high, greatest), high + room)];
 }
 
-/** Return the ends of most values of the lines of curves between two x, with half of their distance beside each. */
+/**
+ * Return the ends of most values of the lines of curves between two x, with half of their distance beside each: the same
+ * value twice if most values are equal.
+ */
 export function sturdy(curves, from, to, log) {
   const found = [];
   for (const { x, y, line } of curves) {
@@ -81,7 +84,7 @@ export function sturdy(curves, from, to, log) {
   found.sort((one, other) => one - other);
   const [low, high] = [SHARE, 1 - SHARE].map((part) => found[Math.round(part * (found.length - 1))]);
   const ends = [low - (high - low) / 2, high + (high - low) / 2];
-  return low < high ? (log ? ends.map(Math.exp) : ends) : null;
+  return log ? ends.map(Math.exp) : ends;
 }
 
 /** Return an x axis's ends. Its bounds say what it shows at least: a run that goes on beyond them stays in view. */

@@ -16,6 +16,7 @@ const SMALL_LETTER = 5.6;
 const NARROW = 520; // pixels of width below which two axes have no names: what they are is said above the chart
 const TALL = 240;
 const SECONDS = [0.001, 0.01, 0.1, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400, 172_800, 604_800];
+const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((each) => each * 10 ** power)).flat(); // between ticks
 const BANDS = 8; // curves with a band; of more there are lines alone
 const ENVELOPE = 0.25; // alpha of what is between the least and the greatest of thinned points
 const BEHIND = 0.4; // alpha of points behind their average
@@ -43,6 +44,7 @@ export class Plot {
     this.zoomed = null;
     this.weight = 0;
     this.outside = false; // whether a value is beyond the axes' bounds
+    this.whole = false; // whether x are whole numbers
     this.unnamed = []; // names of axes for which there is no room
     this.u = null;
   }
@@ -55,7 +57,8 @@ export class Plot {
     const used = this.axes.y.filter(({ key }) => curves.some((curve) => curve.scale === key && (curve.length || curve.nonfinite.length)));
     const shown = used.length ? used : this.axes.y;
     this.unnamed = width < NARROW && shown.length > 1 ? shown.map(({ label }) => label) : [];
-    const shape = JSON.stringify([this.log, width < NARROW, shown.map(({ key }) => key)]);
+    this.whole = this.#countsWhole();
+    const shape = JSON.stringify([this.log, width < NARROW, this.whole, shown.map(({ key }) => key)]);
     if (!this.u || this.built !== shape) this.#build(width, height, shown, shape);
     else if (this.u.width !== width || this.u.height !== height) this.u.setSize({ width, height });
     const x = this.zoomed ? drawable(this.zoomed) : ofX(across(curves), this.axes.x);
@@ -65,6 +68,13 @@ export class Plot {
       data.push(this.#range(own, x, axis));
     }
     this.u.batch(() => this.u.setData(data, true));
+  }
+
+  /** Tell whether x are whole numbers, such as steps: no tick is between two of them. */
+  #countsWhole() {
+    const { units, time, elapsed: since } = this.axes.x;
+    if (time || since) return false;
+    return units === "step" || this.curves.every(({ x, length }) => x.slice(0, length).every(Number.isInteger));
   }
 
   #range(curves, [from, to], axis) {
@@ -137,7 +147,7 @@ export class Plot {
       grid: { stroke: () => colours().grid, width: 1 },
       ticks: { show: false },
       space: (_, axis, low, high) => (time || since ? 90 : Math.max(60, 16 + LETTER * longest(low, high))),
-      ...(since ? { incrs: SECONDS } : {}),
+      ...(since ? { incrs: SECONDS } : this.whole ? { incrs: WHOLE } : {}),
       values: (_, splits) => this.#said("x", splits, said(splits)),
     };
   }
