@@ -58,13 +58,26 @@ def test_a_starved_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "num_workers=0" in fault["detail"]
     said = hub.kept()["diagnosis"]
     hub.close()
-    assert [line.partition(" (")[0] for line in _diagnosed(said)][1:] == [fault["title"]]
+    assert [line.partition(" (")[0] for line in _diagnosed(said)] == [fault["title"]]
     assert main(["diagnose", "run", "--store", str(tmp_path)]) == 3
     out = capsys.readouterr().out
     assert out.startswith(f"critical: {fault['title']} (20 ms of 33 ms a step; num_workers=0")
     assert "goodput" in out.splitlines()[-1]
     assert main(["diagnose", "--store", str(tmp_path), "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["verdicts"][0]["name"] == "input_bound"
+
+
+@pytest.mark.parametrize(("step", "lines"), [(0.4, 0), (0.7, 1)])
+def test_the_goodput_of_a_short_run_is_not_printed(tmp_path: Path, step: float, lines: int) -> None:
+    """The last lines of a run have its goodput from three minutes on."""
+    hub = hub_of(tmp_path)
+    train(hub, 0, {"forward": step * 1000})
+    hub.tick()
+    diagnosis_data = hub.kept()["diagnosis"]
+    hub.close()
+    wall = sum(value for name, value in diagnosis_data["goodput"].items() if name != "line")
+    assert wall == pytest.approx(300 * step, abs=10)
+    assert [line.startswith("goodput ") for line in _diagnosed(diagnosis_data)] == [True] * lines
 
 
 def test_a_run_that_is_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,7 @@ INTERVAL = 1.0
 _OF_THE_HUB = ("port", "store", "linger", "forward", "tag", "notes")
 _INTERRUPTED = 130
 _FEW = 4  # reasons of losses that are explained
+_LEAST_GOODPUT = 180  # seconds of a run from which on its goodput says anything: before, most of it is start-up
 
 
 def read_options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -302,9 +303,11 @@ def _recorded(said: Mapping[str, Any], status: int, options: argparse.Namespace)
 
 
 def _diagnosed(diagnosis: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line of the goodput, and one a verdict."""
-    if diagnosis.get("goodput"):
-        yield diagnosis["goodput"]["line"]
+    """Yield a line about the goodput of a run that took a few minutes, and one line for each verdict."""
+    goodput = dict(diagnosis.get("goodput") or {})
+    line = goodput.pop("line", "")
+    if sum(goodput.values()) >= _LEAST_GOODPUT:
+        yield line
     for verdict in diagnosis.get("verdicts", ())[:_FEW]:
         yield verdict["line"]
 
