@@ -35,7 +35,9 @@ EVER = 10_000
 
 
 def mark() -> None:
-    """Note that it begins now."""
+    """Note that it begins now, and leave a progress bar behind."""
+    sys.stderr.write("\r 45%|####")
+    sys.stderr.flush()
     MARK.write_text(f"{time.time()}")
 
 

@@ -201,7 +201,9 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endp
             wait_counters=options.wait_counters,
             started=started,
         )
-    status = run_job(options.command, surrounding, partial(_look, hub, say), _say)
+    begin_line = _nothing if options.quiet else _begin_line
+    status = run_job(options.command, surrounding, partial(_look, hub, say, begin_line), _say)
+    begin_line()
     _explain(options.command[0], status)
     if hub is not None:
         note_status(started, status)
@@ -212,11 +214,12 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endp
     return status
 
 
-def _look(hub: HubProcess | None, say: Callable[[str], object]) -> None:
+def _look(hub: HubProcess | None, say: Callable[[str], object], begin_line: Callable[[str], object]) -> None:
     """Look after the hub, and repeat its lines about hangs."""
     if hub is not None:
         hub.look_after()
         while hub.hangs:
+            begin_line("\n")
             say(_legible(hub.hangs.popleft()))
 
 
@@ -347,6 +350,22 @@ def _shown(url: str) -> str:
 def _say(line: str) -> None:
     sys.stderr.write(f"tachograph: {line}\n")
     sys.stderr.flush()
+
+
+def _begin_line(elsewhere: str = "") -> None:
+    """Begin a line of stderr below a progress bar of the job, which leaves the cursor behind itself.
+
+    Nobody tells where a terminal's cursor is: blanks for all but one of its columns wrap if it is inside a line, and
+    are overwritten if it is not.
+
+    Args:
+        elsewhere: written if stderr is no terminal.
+    """
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        columns = 0
+    sys.stderr.write(f"{' ' * (columns - 1)}\r" if columns > 1 else elsewhere)
 
 
 def _nothing(*_: object) -> None:
