@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from browser import NARROW, WIDE, Tab, tab
 from hub_requests import SECOND, START, Clock, histogram, logs, metrics, number, rank
 from hubs import PROTOBUF, ask, command
+from programs import environment
 from recorded_runs import DEFINITION, POINT, points
 from recorded_runs import record as store_run
 from studio import record, studio
@@ -97,6 +100,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     store_run(store, "events", ("checkpoint", {"step": 7}))
     store_run(store, "nothing", ("tachograph.process.start", {}), ("tachograph.process.end", {"reason": "exit"}))
     record(folder, "doors", DOORS)
+    with_machine = environment(folder, TACHOGRAPH_SYSTEM_METRICS="true")
+    for name, program in (("silent", [sys.executable, "-c", "print('nothing is recorded')"]), ("shell", ["true"])):
+        line = [sys.executable, "-m", "tachograph", "run", "--quiet", "--run-id", name, "--port", "0", "--", *program]
+        subprocess.run(line, cwd=folder, env=with_machine, timeout=60, check=True)
     with studio(folder) as served:
         yield served.url
 
@@ -357,6 +364,20 @@ def test_nothing_recorded_is_said_where_that_is_so(page: Tab, run: str, *, empty
     page.open(f"/#/run/{run}").until(lambda: "Duration" in page.text(), "the run's head")
     page.page.wait_for_timeout(700)
     assert ("This run has recorded no metrics" in page.text()) is empty
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        ("silent", "This run has recorded no metrics. Call tachograph.log("),
+        ("shell", "No Python process of this run reported to Tachograph."),
+    ],
+)
+def test_a_real_run_without_metrics_says_why(page: Tab, run: str, reason: str) -> None:
+    """The page of a program that records nothing, and of a command without Python, has the reason above the machine."""
+    page.open(f"/#/run/{run}").until(lambda: "Memory" in page.text(), "the machine")
+    page.until(lambda: reason in page.text(), reason)
+    page.shoot(f"empty-{run}")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,10 @@ const AGAIN = 1500; // milliseconds between two looks at what the run is made of
 const SLOWLY = 10_000; // the same, for what no event tells: durations of functions, new series, losses
 const RETRY = 3000;
 const PAGES = 5; // of events, at the start
+const NODE = "node"; // the role of the hub itself
+const WAITING = "No metrics yet: they appear here as soon as the run records some.";
+const NO_METRICS = "This run has recorded no metrics. Call tachograph.log({\"loss\": loss}, step=step) in the program, or log with a library that Tachograph records, such as TensorBoard or Weights & Biases.";
+const NO_PROCESS = "No Python process of this run reported to Tachograph. “tachograph run” records the Python programs that its command starts.";
 
 export class RunPage {
   /** @param {Object} route - {run, ranks}; @param {Object} shell - `banner(words)`, `main`. */
@@ -31,6 +35,7 @@ export class RunPage {
     this.view = new View();
     this.view.ranks = route.ranks;
     this.filled = this.told = false; // whether anything is drawn, or was said in a configuration or a summary
+    this.reported = false; // whether a process of the job has
     this.bars = new Set(); // curves that are progress bars
     this.unknown = new Set(); // curves that got points, and that the next look may know
     this.elsewhere = new Set(); // curves that are in no chart: too many of a metric, or in a section that is folded up
@@ -136,15 +141,16 @@ export class RunPage {
     this.machine.show(answer.series);
     this.dictionaries.show(answer);
     this.filled = groups + answer.progress.length + answer.functions.length > 0;
+    this.reported = answer.processes.some(({ role }) => role !== NODE);
     this.told = Object.keys({ ...answer.config, ...answer.summary }).length > 0;
     this.#nothing();
   }
 
-  /** Say that there is nothing to see, where that is so: of a run that goes on, no metric. */
+  /** Explain why there is nothing to see: while a run goes on, if it has no metrics; later, if it recorded nothing. */
   #nothing() {
     const live = this.state === "running";
-    this.empty.hidden = this.filled || (!live && (this.told || this.timeline.says || !this.machine.node.hidden));
-    this.empty.textContent = live ? "No metrics yet: they appear here as soon as the run records some." : "This run has recorded no metrics.";
+    this.empty.hidden = this.filled || (!live && (this.told || this.timeline.says));
+    this.empty.textContent = live ? WAITING : this.reported ? NO_METRICS : NO_PROCESS;
   }
 
   #head(run) {
