@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 import time
 import types
-import warnings
 from collections import UserDict
 from collections.abc import Mapping, MutableMapping
 from functools import partial
@@ -37,6 +36,7 @@ from tachograph.profiling import prof, profile
 from tachograph.profiling.probe import Tell, audience, metric_name, nobody, silence
 from tachograph.recording import registry
 from tachograph.recording.instrument import Record, nothing
+from tachograph.recording.log import warn_deprecated
 from tachograph.recording.naming import check_name
 from tachograph.recording.wishes import wishes
 
@@ -242,11 +242,7 @@ def _route(record: Record, tell: Tell, name: str) -> Record:
 
 def publish_metric(metric_group: str, metric_name: str, metric_value: Any) -> None:
     """Record one value; deprecated: :func:`put_metric` takes the name first."""
-    warnings.warn(
-        "publish_metric(group, name, value) is deprecated: write put_metric(name, value, group)",
-        FutureWarning,
-        stacklevel=2,
-    )
+    warn_deprecated("publish_metric(group, name, value) is deprecated: write put_metric(name, value, group)")
     put_metric(metric_name, metric_value, metric_group)
 
 

@@ -7,7 +7,6 @@ Specification". A wrong value is an error, not a warning: this rule is our own.
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -15,14 +14,13 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 from urllib.parse import unquote
 
+from tachograph.recording.log import log
 from tachograph.recording.values import shown
 
 Word = TypeVar("Word", bound=str)
 
 _LAST_PORT = 65535
 _MOST_SHOWN = 200  # characters of a value
-
-_log = logging.getLogger("tachograph")
 
 
 def clean(value: str) -> str:
@@ -69,7 +67,7 @@ def pairs(value: str) -> tuple[dict[str, str], list[str]]:
 def _resource_pairs(value: str) -> Mapping[str, str]:
     found, wrong = pairs(value)
     if wrong:
-        _log.warning("OTEL_RESOURCE_ATTRIBUTES: %d parts are no key=value and are left out", len(wrong))
+        log.warning("OTEL_RESOURCE_ATTRIBUTES: %d parts are no key=value and are left out", len(wrong))
     return MappingProxyType(found)
 
 

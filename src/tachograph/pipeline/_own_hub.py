@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sys
@@ -14,6 +13,7 @@ from tachograph.identity.rank import rank_attributes, speaks_for_node
 from tachograph.pipeline.hub_process import HubProcess
 from tachograph.pipeline.settings import Settings
 from tachograph.recording import timer
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.registry import Registry
 
 _LOOK = 0.5  # seconds between looks at it
@@ -127,6 +127,8 @@ def say_no_hub() -> None:
 
 
 def _say(line: str) -> None:
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr may be closed, or none at all
+    try:
         sys.stderr.write(f"tachograph: {line}\n")
         sys.stderr.flush()
+    except Exception as error:  # noqa: BLE001 - the border to the program's stderr: closed, None, or its own object
+        pass_on(error)

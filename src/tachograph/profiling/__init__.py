@@ -9,7 +9,6 @@ Beside the names below, the doors and the instrumentors use these three modules.
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ParamSpec, TypeVar, overload
@@ -17,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 from tachograph.profiling.probe import Probe, metric_name
 from tachograph.profiling.profiled import MARK, profiled
 from tachograph.recording import registry
+from tachograph.recording.log import warn_deprecated
 from tachograph.recording.naming import check_name
 
 DEFAULT_GROUP = "torchelastic"
@@ -124,5 +124,5 @@ def prof(fn: Any = None, group: str = DEFAULT_GROUP) -> Any:
 
 def profile(group: str | None = None) -> Decorator:
     """Measure each call under the bare name of the function; deprecated: write ``@prof(group=…)``."""
-    warnings.warn("profile is deprecated: write @prof(group=…)", FutureWarning, stacklevel=2)
+    warn_deprecated("profile is deprecated: write @prof(group=…)")
     return Decorator(DEFAULT_GROUP if group is None else group, heard_as=group, bare=True)

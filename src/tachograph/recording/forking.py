@@ -5,10 +5,11 @@ A forked child has the parent's values, locks and queues, and none of its thread
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
+
+from tachograph.recording.log import log
 
 Part = Literal[
     "registry",  # first: it says whether the child records at all
@@ -38,8 +39,6 @@ Part = Literal[
     "sigterm",
     "pipeline",  # last: it may begin anew in the child, with all that is above
 ]
-
-_log = logging.getLogger("tachograph")
 
 
 def _nothing() -> None:
@@ -81,7 +80,7 @@ def _called(part: Part, hook: Callable[[], object]) -> None:
     try:
         hook()
     except Exception:  # noqa: BLE001 - the border to a fork of the program's: the parts after this one have their turn
-        _log.exception("%s: not ready for a fork", part)
+        log.exception("%s: not ready for a fork", part)
 
 
 def _before() -> None:

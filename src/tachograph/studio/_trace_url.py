@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from functools import cache
 from urllib.parse import urlsplit
 
+from tachograph.recording.log import log
+
 NAME = "TACHOGRAPH_TRACE_URL"
 TRACE_ID = "{trace_id}"
-
-_log = logging.getLogger("tachograph")
 
 
 def trace_url(environ: Mapping[str, str]) -> str:
@@ -38,4 +37,4 @@ def refused(given: str) -> str:
 
 @cache
 def _say(why: str) -> None:
-    _log.warning("%s; traces are not linked", why)
+    log.warning("%s; traces are not linked", why)

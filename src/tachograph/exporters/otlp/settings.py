@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Literal
 from urllib.parse import SplitResult, urlsplit
 
 from tachograph.identity.environment import Setting, pairs, setting
+from tachograph.recording.log import log
 
 Signal = Literal["metrics", "traces", "logs"]
 SIGNALS: tuple[Signal, ...] = ("metrics", "traces", "logs")
@@ -29,7 +29,6 @@ READS = "tachograph-reads"  # header of our own hub's answers: the newest schema
 REPEAT = "tachograph-repeat"  # another one: seconds for which it keeps a series that has not changed and is not sent
 
 _DEFAULT_PORT = {"http/protobuf": 4318, "grpc": 4317}
-_log = logging.getLogger("tachograph")
 # RFC 9110, "Tokens"; of values, what both HTTP and gRPC metadata carry as it is.
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
@@ -143,7 +142,7 @@ def _aggregation(environ: Mapping[str, str]) -> Aggregation:
     try:
         return given.choice(AGGREGATIONS) if given else AGGREGATIONS[0]
     except ValueError as error:
-        _log.warning("%s; %r is used", error, AGGREGATIONS[0])
+        log.warning("%s; %r is used", error, AGGREGATIONS[0])
         return AGGREGATIONS[0]
 
 

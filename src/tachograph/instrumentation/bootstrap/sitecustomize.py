@@ -95,9 +95,11 @@ def _begin() -> None:
 
 
 def _say(error: Exception) -> None:
+    import contextlib
     import logging
 
-    logging.getLogger("tachograph").warning("no telemetry, the program goes on without it: %r", error)
+    with contextlib.suppress(Exception):  # a closed stderr: this logger guards itself only once tachograph is loaded
+        logging.getLogger("tachograph").warning("no telemetry, the program goes on without it: %r", error)
 
 
 def _started_by_run() -> bool:
