@@ -71,3 +71,18 @@ def test_the_studio_answers_them(recorded: Path) -> None:
     assert answer["config"]["stages"] == [{"width": 8, "norm": None}, [1, "a"]]
     assert answer["config"]["seed"] == str(2**62 + 1)  # a browser would round the number
     assert answer["summary"] == {"accuracy": 0.75, "worst": "NaN"}
+
+
+@pytest.mark.parametrize(("tasks", "ids"), [("1", None), ("2", {"991.0", "991.0-2"})])
+def test_experiments_in_a_slurm_allocation_keep_their_configurations(
+    tmp_path: Path, tasks: str, ids: set[str] | None
+) -> None:
+    """Two experiments that a shell starts in one allocation are two runs, each with its own configuration."""
+    slurm = {"SLURM_JOB_ID": "991", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": tasks}
+    for lr in ("0.1", "0.2"):
+        done = run_program(tmp_path, PROGRAM, lr, options=("--port", "0", "--linger", "0"), **slurm)
+        assert done.returncode == 0, done.stderr
+    recorded = [tachograph.runs.open(run.id, tmp_path / "store") for run in tachograph.runs.list(tmp_path / "store")]
+    assert sorted(run.config["lr"] for run in recorded) == [0.1, 0.2]
+    assert ids in (None, {run.id for run in recorded})
+    assert {process.resource["slurm.job.id"] for run in recorded for process in run.processes()} == {"991"}

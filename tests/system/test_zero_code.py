@@ -487,7 +487,8 @@ def test_the_run_has_one_id(tmp_path: Path) -> None:
     assert run_id_of_command({"TACHOGRAPH_RUN": "t", "SLURM_JOB_ID": "1"}, command) == "t"
     assert run_id_of_command({"SLURM_JOB_ID": "1"}, command) == "abc"
     assert run_id_of_command({"TACHOGRAPH_RUN": "t"}, command, explicit="e") == "e"
-    assert run_id_of_command({"SLURM_JOB_ID": "1"}, ["torchrun", "--rdzv-id", "none", "train.py"]) == "1"
+    step = {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "2", "SLURM_STEP_NUM_TASKS": "2"}
+    assert run_id_of_command(step, ["torchrun", "--rdzv-id", "none", "train.py"]) == "1.2"
     assert run_id_of_command({}, ["torchrun", "--nproc-per-node", "2", "train.py"]).startswith("train-20")
     assert value({"intValue": "1"}) == 1
     assert tmp_path.exists()

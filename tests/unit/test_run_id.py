@@ -28,7 +28,7 @@ TASK_5 = {
     "SLURM_PROCID": "5",
     "SLURM_LOCALID": "1",
     "SLURM_NODEID": "2",
-    "SLURM_NTASKS": "8",
+    "SLURM_STEP_NUM_TASKS": "8",
     "SLURM_JOB_NAME": "pretrain",
 }
 TORCHRUN = ["python", "/venv/bin/torchrun", "--nproc-per-node", "2", "train.py", "--lr", "0.1"]
@@ -97,7 +97,6 @@ def test_the_run_id_comes_from_the_nearest_that_knows_it() -> None:
         ("TACHOGRAPH_RUN", "mine"),
         ("TORCHELASTIC_RUN_ID", "job-7"),
         ("SLURM_STEP_ID", "991.0"),
-        ("SLURM_JOB_ID", "991"),
         ("K8S_JOB_UID", "6d0f"),
     ):
         assert run_id(environ) == expected
@@ -114,6 +113,109 @@ def test_a_minted_run_id_stays_the_same_and_names_the_program() -> None:
     assert day.isdigit()
     assert clock.isdigit()
     assert len(bytes.fromhex(digits)) == 2
+
+
+SAYS_ITS_RUN = """
+import os, subprocess, sys
+from tachograph.identity.resource import run_id
+print(run_id(os.environ), flush=True)
+if sys.argv[1:] == ["ranks"]:
+    for rank in ("0", "1"):
+        ranked = {**os.environ, "RANK": rank, "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}
+        subprocess.run([sys.executable, __file__], env=ranked, check=True)
+elif sys.argv[1:] == ["helper"]:
+    owned = {**os.environ, "TACHOGRAPH_OWNER": f"0:0:{os.getpid()}"}
+    subprocess.run([sys.executable, __file__], env=owned, check=True)
+"""
+
+
+def runs_of_task(folder: Path, shell: str, **slurm: str) -> list[str]:
+    """Return the ids of the runs that a shell's programs belong to, as one task of ``srun`` on a node."""
+    (folder / "train.py").write_text(SAYS_ITS_RUN)
+    (folder / "torchrun").write_text(SAYS_ITS_RUN)
+    environ = {"PATH": os.environ["PATH"], "TACHOGRAPH_STORE": str(folder / "store"), "PYTHON": sys.executable}
+    step = {"SLURM_JOB_ID": "991", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}
+    command = ["bash", "-c", f"{shell}\n:"]  # so that bash does not become its last command
+    done = subprocess.run(
+        command, cwd=folder, env={**environ, **step, **slurm}, check=True, capture_output=True, text=True, timeout=60
+    )
+    return done.stdout.split()
+
+
+LOOP = "for seed in 1 2 3; do $PYTHON train.py; done"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "slurm",
+    [
+        {"SLURM_STEP_NUM_TASKS": "1"},
+        {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "8"},
+        {"SLURM_STEP_NUM_TASKS": "1", "PMIX_RANK": "0"},  # MpiDefault=pmix
+        {"SLURM_STEP_NUM_TASKS": "1", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"},
+        {"SLURM_STEP_ID": "", "SLURM_STEP_NUM_TASKS": "", "SLURM_NTASKS": "8"},
+    ],
+    ids=["srun --pty bash", "in an allocation of 8", "with PMIx", "with a rank", "batch script"],
+)
+def test_programs_of_a_single_slurm_task_are_runs_of_their_own(tmp_path: Path, slurm: dict[str, str]) -> None:
+    """Each program that a shell, a notebook or a batch script of an allocation starts mints an id of its own."""
+    found = runs_of_task(tmp_path, LOOP, **slurm)
+    assert len(set(found)) == 3
+    assert all(run.startswith("train-") for run in found)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "shell",
+    [
+        LOOP,
+        f"export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_STEP_NUM_TASKS LOCAL_RANK=0; {LOOP}",
+        f"export PMIX_RANK=$SLURM_PROCID; bash -c '{LOOP}\n:'",
+        "$PYTHON train.py; exec bash -c '$PYTHON train.py; $PYTHON train.py; :'",
+    ],
+    ids=["loop", "exported rank", "nested shell", "exec"],
+)
+def test_a_loop_in_the_tasks_of_a_slurm_step_is_a_run_for_each_iteration(tmp_path: Path, shell: str) -> None:
+    """All tasks of one ``srun`` call the first command ``<job>.<step>``, and the next ones ``-2`` and ``-3``."""
+    for task in ("0", "1"):
+        assert runs_of_task(tmp_path, shell, SLURM_PROCID=task) == ["991.0", "991.0-2", "991.0-3"]
+    assert runs_of_task(tmp_path, LOOP, SLURM_STEP_ID="1")[0] == "991.1"
+
+
+@pytest.mark.process
+def test_all_processes_of_a_command_of_a_slurm_task_share_its_run(tmp_path: Path) -> None:
+    """A torchrun on each node and its ranks, or a rank and its helper, are one command of their task."""
+    shell = "for seed in 1 2; do $PYTHON torchrun ranks; done; $PYTHON train.py helper"
+    expected = [*["991.0"] * 3, *["991.0-2"] * 3, *["991.0-3"] * 2]
+    for task in ("0", "1"):
+        assert runs_of_task(tmp_path, shell, SLURM_PROCID=task, SLURM_NODEID=task) == expected
+
+
+@pytest.mark.process
+def test_a_requeued_slurm_job_continues_its_runs(tmp_path: Path) -> None:
+    """After a requeue the commands of a task are counted from the first one again."""
+    for restarts in ("", "1", "2"):
+        assert runs_of_task(tmp_path, LOOP, SLURM_RESTART_COUNT=restarts) == ["991.0", "991.0-2", "991.0-3"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("given", [{"TACHOGRAPH_RUN": "mine"}, {"TORCHELASTIC_RUN_ID": "job-7"}])
+def test_a_run_id_that_was_given_holds_for_all_commands_of_a_slurm_task(tmp_path: Path, given: dict[str, str]) -> None:
+    """``TACHOGRAPH_RUN`` and torchelastic's run id are not numbered: a restart continues its run."""
+    for tasks in ("1", "2"):
+        assert set(runs_of_task(tmp_path, LOOP, SLURM_STEP_NUM_TASKS=tasks, **given)) == set(given.values())
+
+
+@pytest.mark.process
+def test_the_commands_of_old_slurm_jobs_are_removed(tmp_path: Path) -> None:
+    """The first command of a job removes what was counted for jobs of more than 30 days ago."""
+    jobs = tmp_path / "store" / "slurm"
+    for job, days in (("5", 31), ("6", 29)):
+        (jobs / job).mkdir(parents=True)
+        (jobs / job / f"{job}.0.0").write_text("")
+        os.utime(jobs / job, times=(time.time() - days * 86400,) * 2)
+    assert runs_of_task(tmp_path, "$PYTHON train.py") == ["991.0"]
+    assert sorted(path.name for path in jobs.iterdir()) == ["6", "991"]
 
 
 @pytest.mark.process

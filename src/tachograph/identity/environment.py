@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 from urllib.parse import unquote
@@ -160,3 +163,28 @@ def setting(environ: Mapping[str, str], keyword: str, value: object, *variables:
         if found:
             return Setting(variable, found)
     return None
+
+
+def store(environ: Mapping[str, str]) -> Path:
+    """Return the folder for files that outlive the process; it need not exist.
+
+    TACHOGRAPH_STORE, else ``tachograph`` in XDG_STATE_HOME or in ``~/.local/state`` (XDG Base Directory
+    Specification: a relative path does not count), else, without a home, in the folder for temporary files.
+    """
+    home = _home(environ)
+    given = text(environ, "TACHOGRAPH_STORE")
+    if given:
+        return Path(home + given[1:] if home and (given == "~" or given.startswith("~/")) else given)
+    state = Path(text(environ, "XDG_STATE_HOME"))
+    if state.is_absolute():
+        return state / "tachograph"
+    if home:
+        return Path(home, ".local", "state", "tachograph")
+    return Path(tempfile.gettempdir(), f"tachograph-{os.getuid()}")
+
+
+def _home(environ: Mapping[str, str]) -> str:
+    try:
+        return text(environ, "HOME") or str(Path.home())
+    except RuntimeError:
+        return ""

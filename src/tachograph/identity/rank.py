@@ -115,6 +115,19 @@ def _inherits_mark(environ: Mapping[str, str], pid: int) -> bool:
     return len(owner) == 2 and _is_number(owner_pid) and int(owner_pid) != pid  # noqa: PLR2004 - rank and restart
 
 
+def is_slurm_rank(environ: Mapping[str, str]) -> bool:
+    """Tell whether the process's place is that of its Slurm task: no launcher below ``srun`` has given it another one.
+
+    A script may set RANK and WORLD_SIZE from Slurm's variables, and ``srun --mpi`` sets those of MPI.
+    """
+    if not text(environ, "SLURM_STEP_ID") or text(environ, "TORCHELASTIC_RUN_ID"):
+        return False
+    rank = text(environ, *RANK_VARIABLES)
+    ranks = text(environ, "WORLD_SIZE", *_MPI["dl.world_size"])
+    tasks = text(environ, *_SLURM["dl.world_size"])
+    return rank in ("", text(environ, "SLURM_PROCID")) and ranks in ("", tasks)
+
+
 def speaks_for_node(found: Mapping[str, object], environ: Mapping[str, str], pid: int) -> bool:
     """Tell whether a process with these attributes reports its node's hardware.
 

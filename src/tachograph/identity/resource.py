@@ -20,13 +20,11 @@ from __future__ import annotations
 import json
 import os
 import socket
-import tempfile
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from urllib.parse import quote
 
-from tachograph.identity.environment import Setting, clean, resource_variable, text
+from tachograph.identity.environment import Setting, clean, resource_variable, store, text
 from tachograph.identity.program import is_agent, program_name, worker_parent
 from tachograph.identity.rank import descends_from_rank, is_helper, owner_mark, rank_attributes
 from tachograph.identity.run_id import file_safe, run_id
@@ -198,31 +196,6 @@ def series_keys(keys: Sequence[str]) -> tuple[str, ...]:
     if isinstance(keys, str) or not isinstance(keys, Iterable):
         raise given.wrong_type("a sequence of resource attributes' keys")
     return tuple(dict.fromkeys(Setting("resource_labels=", key).string() for key in keys))
-
-
-def store(environ: Mapping[str, str]) -> Path:
-    """Return the folder for files that outlive the process; it need not exist.
-
-    TACHOGRAPH_STORE, else ``tachograph`` in XDG_STATE_HOME or in ``~/.local/state`` (XDG Base Directory
-    Specification: a relative path does not count), else, without a home, in the folder for temporary files.
-    """
-    home = _home(environ)
-    given = text(environ, "TACHOGRAPH_STORE")
-    if given:
-        return Path(home + given[1:] if home and (given == "~" or given.startswith("~/")) else given)
-    state = Path(text(environ, "XDG_STATE_HOME"))
-    if state.is_absolute():
-        return state / "tachograph"
-    if home:
-        return Path(home, ".local", "state", "tachograph")
-    return Path(tempfile.gettempdir(), f"tachograph-{os.getuid()}")
-
-
-def _home(environ: Mapping[str, str]) -> str:
-    try:
-        return text(environ, "HOME") or str(Path.home())
-    except RuntimeError:
-        return ""
 
 
 def _texts(environ: Mapping[str, str], variables: Mapping[str, Sequence[str]]) -> dict[str, str]:

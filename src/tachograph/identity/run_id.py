@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import calendar
+import contextlib
 import hashlib
 import os
+import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 from urllib.parse import quote
 
-from tachograph.identity.environment import clean, resource_variable, text
+from tachograph.identity.environment import clean, resource_variable, store, text
 from tachograph.identity.program import is_agent, program_name, worker_parent
-from tachograph.identity.rank import RANK_VARIABLES
+from tachograph.identity.rank import OWNER, RANK_VARIABLES, is_slurm_rank
 from tachograph.recording.ids import random_hex
 
 _ANCESTORS = 64
 _FILE_NAME_LENGTH = 200  # file systems take 255 bytes; suffixes such as .db-wal follow
+_COUNTS_ARE_KEPT = 30 * 24 * 3600.0  # seconds, for the commands of a Slurm job
 
 
 class _Started(NamedTuple):
@@ -41,8 +44,12 @@ def run_id(environ: Mapping[str, str], *, explicit: str | None = None, orig_argv
     """Return the run's id: given, or from the launcher or scheduler, or else minted.
 
     In this order: ``explicit``; ``dl.run.id`` of OTEL_RESOURCE_ATTRIBUTES; TACHOGRAPH_RUN; torchelastic's run id
-    unless it is ``none``; Slurm's ``<job>.<step>``, the job alone in a batch script; the Kubernetes job's uid, where
-    the pod's specification puts it into K8S_JOB_UID (see :mod:`tachograph.identity.resource`).
+    unless it is ``none``; Slurm's ``<job>.<step>`` in a step of several tasks; the Kubernetes job's uid, where the
+    pod's specification puts it into K8S_JOB_UID (see :mod:`tachograph.identity.resource`).
+
+    The tasks of one ``srun`` share ``<job>.<step>``. If a task runs several commands one after the other, they are
+    different runs: the second one of each task has ``<job>.<step>-2``, the third one ``-3``. A single task mints an id
+    for each program, as do a batch script, ``srun --pty bash`` and a notebook.
 
     A minted id is ``<program>-<UTC yyyymmdd-HHMMSS>-<4 hex>``, from the start of the process that began the run: the
     launcher of a rank, found as the next ancestor that is no rank itself, or else this process. So all ranks of one
@@ -55,13 +62,15 @@ def run_id(environ: Mapping[str, str], *, explicit: str | None = None, orig_argv
     elastic = text(environ, "TORCHELASTIC_RUN_ID")
     if elastic and elastic.lower() != "none":
         return elastic
-    job, step = text(environ, "SLURM_JOB_ID"), text(environ, "SLURM_STEP_ID")
-    if job:
-        return f"{job}.{step}" if step else job
+    launcher = _launcher(environ, orig_argv)
+    step = _shared_step(environ)
+    if step:
+        number = _command_number(environ, step, launcher)
+        return step if number == 1 else f"{step}-{number}"
     uid = text(environ, "K8S_JOB_UID")
     if uid:
         return uid
-    return _minted(program_name(orig_argv), _launcher(environ, orig_argv))
+    return _minted(program_name(orig_argv), launcher)
 
 
 def run_id_of_command(environ: Mapping[str, str], command: Sequence[str], *, explicit: str | None = None) -> str:
@@ -101,6 +110,93 @@ def file_safe(name: str) -> str:
     return f"{encoded[: _FILE_NAME_LENGTH - 34]}%-{hashlib.sha256(clean(name).encode()).hexdigest()[:32]}"
 
 
+def _shared_step(environ: Mapping[str, str]) -> str:
+    """Return ``<job>.<step>`` in a Slurm step of several tasks, which is one job of several ranks; otherwise nothing.
+
+    All programs of an allocation have SLURM_JOB_ID, and all that a shell or a notebook in it starts have a step.
+    """
+    job = text(environ, "SLURM_JOB_ID")
+    step = text(environ, "SLURM_STEP_ID")
+    tasks = text(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    several = tasks.isdecimal() and tasks.lstrip("0") not in ("", "1")
+    return f"{job}.{step}" if job and step and several else ""
+
+
+def _command_number(environ: Mapping[str, str], step: str, command: int) -> int:
+    """Return which command of its Slurm task a process is: 1 for the first one that asks.
+
+    A file for each task lists its commands in the order in which they asked. Each node counts the commands of its own
+    tasks, so that the iterations of a loop have the same number on all nodes. All processes that a listed command has
+    started have its number. A requeued job counts anew: its first command continues the run.
+
+    Args:
+        environ: environment variables.
+        step: ``<job>.<step>``.
+        command: the process that asks, or that has started it as a rank.
+    """
+    ancestry = _ancestry_in_task(command)
+    if not ancestry:
+        return 1
+    parts = (step, text(environ, "SLURM_PROCID"), text(environ, "SLURM_RESTART_COUNT"))
+    try:
+        with _counts_of_job(environ).joinpath(file_safe(".".join(filter(None, parts)))).open("a+") as file:
+            number = _listed_number(file, ancestry)
+            if number is None:
+                file.write(f"{ancestry[0]}\n")  # one short line, appended whole: another process may append its own
+                file.flush()
+                number = _listed_number(file, ancestry)
+    except OSError:
+        return 1
+    return number or 1
+
+
+def _ancestry_in_task(pid: int) -> list[str]:
+    """Return the identities of a process and its ancestors that belong to a Slurm task, the process's own first.
+
+    It is empty if the process was not started in a task, but is asked about the environment of another process.
+    """
+    ancestry: list[str] = []
+    while len(ancestry) < _ANCESTORS and pid > 0 and _was_given(pid, b"SLURM_PROCID="):
+        started = _from_proc(pid)
+        if started is None:
+            break
+        ancestry.append(started.identity)
+        pid = _parent(pid)
+    return ancestry
+
+
+def _listed_number(file: TextIO, ancestry: Sequence[str]) -> int | None:
+    """Return the place in a file of commands of the nearest process that it lists, from 1 on; None if it lists none.
+
+    Commands of another boot of the node are of another job: Slurm gives an id again one day.
+    """
+    file.seek(0)
+    node, _, _ = ancestry[0].rsplit(":", 2)
+    commands = [line for line in dict.fromkeys(file.read().splitlines()) if line.rsplit(":", 2)[0] == node]
+    return next((commands.index(identity) + 1 for identity in ancestry if identity in commands), None)
+
+
+def _counts_of_job(environ: Mapping[str, str]) -> Path:
+    """Return the folder with the commands of a Slurm job's tasks; remove those of old jobs when a job begins.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    jobs = store(environ) / "slurm"
+    jobs.mkdir(parents=True, exist_ok=True)
+    folder = jobs / file_safe(text(environ, "SLURM_JOB_ID"))
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        return folder
+    oldest = time.time() - _COUNTS_ARE_KEPT
+    for job in jobs.iterdir():
+        with contextlib.suppress(OSError):
+            if job.stat().st_mtime < oldest:
+                shutil.rmtree(job)
+    return folder
+
+
 def _minted(program: str, launcher: int) -> str:
     global _begun  # noqa: PLW0603 - of the process, as its start is
     own = os.getpid()
@@ -121,6 +217,8 @@ def _launcher(environ: Mapping[str, str], orig_argv: Sequence[str] | None) -> in
     given = next((name for name in (*RANK_VARIABLES, "LOCAL_RANK") if text(environ, name)), "")
     if is_agent(orig_argv):
         return os.getpid()
+    if is_slurm_rank(environ):  # srun starts the shell of a loop with the rank's variables, too: no mark of a launcher
+        return _first_without(f"{OWNER}=".encode(), _above_workers())
     mark = f"{'TORCHELASTIC_RUN_ID' if 'TORCHELASTIC_RUN_ID' in environ else given}=".encode()
     current = _above_workers()
     if not given:
@@ -129,15 +227,25 @@ def _launcher(environ: Mapping[str, str], orig_argv: Sequence[str] | None) -> in
         if given not in RANK_VARIABLES and not _was_given(current, mark):
             return current
         current = os.getppid()
+    return _first_without(mark, current)
+
+
+def _first_without(mark: bytes, pid: int) -> int:
+    """Return the first of a process and its ancestors that was not started with a variable; see :func:`_was_given`."""
     for _ in range(_ANCESTORS):
-        try:
-            parent = int(_stat(current)[1])
-        except (OSError, ValueError, IndexError):
+        parent = _parent(pid)
+        if parent <= 0 or not _was_given(pid, mark):
             break
-        if parent <= 0 or not _was_given(current, mark):
-            break
-        current = parent
-    return current
+        pid = parent
+    return pid
+
+
+def _parent(pid: int) -> int:
+    """Return the pid of a process's parent; 0 if it has none, or none that can be seen."""
+    try:
+        return int(_stat(pid)[1])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _was_given(pid: int, mark: bytes) -> bool:
