@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from hubs import ask
 from launches import run_program
-from programs import environment, run, write
+from programs import environment, exported, number, run, write
 from servers import wait_until
 from tachograph import runs
 from tachograph.pipeline.hub_process import HubProcess
@@ -286,3 +287,43 @@ def test_a_detached_hub_is_known_to_have_ended(tmp_path: Path) -> None:
     assert not hub.runs
     hub.close()
     hub.close()
+
+
+WITHOUT_INTERPRETER = """
+    #!{python}
+    import os, pathlib, sys
+    with open("starts", "a") as file:
+        file.write(f"{{sys.argv}}\\n")
+    if len(pathlib.Path("starts").read_text().splitlines()) > 3:
+        os._exit(9)  # a chain of starts ends here, whatever Tachograph does
+    import tachograph
+    {change}
+    pipeline = tachograph.start(hub=True, metrics="jsonl", jsonl="out.jsonl")
+    print(pipeline.hub_url)
+    tachograph.put_metric("loss", 0.5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "starts", "why"),
+    [
+        ("sys.frozen = True", 1, "this program is frozen"),
+        ("sys.executable = None", 1, "sys.executable is not set"),
+        ("sys.executable = ''", 1, "sys.executable is not set"),
+        ("sys.executable = os.path.abspath(sys.argv[0])", 2, "its process ended at once"),
+    ],
+)
+def test_a_program_without_an_interpreter_starts_no_hub(tmp_path: Path, change: str, starts: int, why: str) -> None:
+    """A frozen or embedding program has no hub, and one line says why; it is not started again and again.
+
+    If ``sys.executable`` is the program itself, it is started once more, and that one starts no further one.
+    """
+    program = textwrap.dedent(WITHOUT_INTERPRETER).lstrip().format(python=sys.executable, change=change)
+    write(tmp_path, program).chmod(0o755)
+    done = run(tmp_path, program)
+    assert (done.returncode, done.stdout) == (0, "None\n")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("start(hub=True): no hub, the program goes on with its other destinations: ")
+    assert why in line
+    assert len((tmp_path / "starts").read_text().splitlines()) == starts
+    assert number(exported(tmp_path / "out.jsonl")["torchelastic", "loss"]) == 0.5

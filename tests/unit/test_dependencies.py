@@ -36,6 +36,7 @@ UNDECLARED = {
         ("accelerate", "lightning", "pytorch_lightning", "ray", "transformers"),
         "has a base class in tachograph.integrations, for programs that have the library",
     ),
+    "PyInstaller": "is there where it asks for the hook, and is imported in no other process",
     "typing_extensions": "is imported by type checkers alone, which bring it",
 }
 NOT_IMPORTED = {

@@ -37,6 +37,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "integrations": ("identity", "metric", "pipeline", "instrumentation"),
     "studio": ("recording", "identity", "exporters", "runs", "diagnosis"),
     "hub": ("recording", "identity", "hardware", "exporters", "runs", "diagnosis", "studio"),
+    "_pyinstaller": (),  # asked by PyInstaller alone
     "cli": (
         *("recording", "identity", "hardware", "metric", "logger", "exporters", "pipeline", "instrumentation", "runs"),
         *("diagnosis", "studio", "hub"),

@@ -24,7 +24,7 @@ MODULES = (
 # Variables by which our own processes talk to each other; nobody sets them.
 OURS = {
     *("TACHOGRAPH_ENDPOINT", "TACHOGRAPH_HUB", "TACHOGRAPH_INSTRUMENT", "TACHOGRAPH_INTERVAL", "TACHOGRAPH_LAUNCH"),
-    *("TACHOGRAPH_OWNER", "TACHOGRAPH_PROF", "TACHOGRAPH_STARTED", "TACHOGRAPH_START_NS"),
+    *("TACHOGRAPH_OWNER", "TACHOGRAPH_PROF", "TACHOGRAPH_STARTED", "TACHOGRAPH_STARTED_AS_HUB", "TACHOGRAPH_START_NS"),
 }
 
 pytestmark = pytest.mark.usefixtures("untraced_module")  # it reads source and pages

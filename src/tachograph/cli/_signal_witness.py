@@ -36,16 +36,19 @@ class SignalWitness:
         self._pid: int | None = None
         self._pipe: int | None = None
         self._seen: dict[tuple[int, int], float] = {}
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RuntimeError):
             self._start(numbers, blocked)
 
     def _start(self, numbers: set[signal.Signals], blocked: set[signal.Signals]) -> None:
+        from tachograph.identity.program import interpreter  # the witness's own program finds no package
+
+        python = interpreter()
         self._pipe, write = os.pipe()
         os.set_blocking(self._pipe, False)
         try:
             self._pid = os.posix_spawn(
-                sys.executable,
-                [sys.executable, "-I", "-S", "-", *(str(int(number)) for number in (os.getpid(), *sorted(numbers)))],
+                python,
+                [python, "-I", "-S", "-", *(str(int(number)) for number in (os.getpid(), *sorted(numbers)))],
                 os.environ,
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, write, 1),

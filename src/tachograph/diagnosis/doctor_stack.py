@@ -124,7 +124,7 @@ def _installed() -> str:
     given = os.environ.get(PYSPY, "").strip()
     if given:
         return "" if given == "none" else given
-    beside = Path(sys.executable).parent / "py-spy"
+    beside = Path(sys.executable or sys.prefix).parent / "py-spy"
     return str(beside) if beside.is_file() else shutil.which("py-spy") or ""
 
 

@@ -224,7 +224,7 @@ def _runs_our_python(program: str, environ: Mapping[str, str]) -> bool:
     if path is None or not PurePath(path).name.lower().startswith(("python", "pypy")):
         return True
     # Not the interpreters themselves: that of a virtual environment is a link to another one.
-    return Path(path).parent.resolve() == Path(sys.executable).parent.resolve()
+    return bool(sys.executable) and Path(path).parent.resolve() == Path(sys.executable).parent.resolve()
 
 
 def _bounded(arguments: Sequence[str]) -> list[str]:

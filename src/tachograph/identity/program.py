@@ -64,6 +64,30 @@ def worker_parent() -> int | None:
     return os.getppid() if "--multiprocessing-fork" in sys.orig_argv else None  # it is about to say so
 
 
+STARTED_AS_HUB = "TACHOGRAPH_STARTED_AS_HUB"
+
+
+def interpreter(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the path of the Python interpreter, for a child process that runs a module of this package.
+
+    In a frozen or embedding program, ``sys.executable`` may be the program itself. A child would run the program once
+    more, which would start a child, and so on. So no process that was started as a hub starts another child.
+
+    Args:
+        environ: environment variables of this process.
+
+    Raises:
+        RuntimeError: there is no interpreter; the message says why.
+    """
+    if getattr(sys, "frozen", False):
+        raise RuntimeError("this program is frozen, and has no Python interpreter that could run another process")
+    if not sys.executable:
+        raise RuntimeError("sys.executable is not set, so there is no Python interpreter for another process")
+    if text(environ, STARTED_AS_HUB):
+        raise RuntimeError(f"sys.executable is {sys.executable}, which runs this program and is no Python interpreter")
+    return sys.executable
+
+
 def command_name(orig_argv: Sequence[str] | None = None) -> str:
     """Return the script's stem or the module that the interpreter was given; the empty string for code behind ``-c``.
 

@@ -7,12 +7,13 @@ import json
 import os
 import select
 import signal
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
+
+from tachograph.identity.program import STARTED_AS_HUB, interpreter
 
 STARTS_WITHIN = 60.0  # seconds: it takes one, but many on a machine that is busy with other jobs
 ENDS_WITHIN = 10.0  # seconds, beside the time that it lingers
@@ -32,7 +33,7 @@ class HubProcess:
         arguments: of ``tachograph hub``, without ``--announce`` and ``--parent``.
         environ: its environment.
         detached: it is started by a shell that ends at once, so that it is no child of this process.
-        command: of ``tachograph hub``.
+        command: of ``tachograph hub``; by default with this process's interpreter.
         spawn: starts a process, as :func:`os.posix_spawn`.
         clock: seconds, monotonic: for the times between starts.
 
@@ -55,13 +56,14 @@ class HubProcess:
         environ: Mapping[str, str],
         *,
         detached: bool = False,
-        command: Sequence[str] = (sys.executable, "-m", "tachograph", "hub"),
+        command: Sequence[str] | None = None,
         spawn: Callable[..., int] = os.posix_spawn,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spawn, self._clock = spawn, clock
-        self._command = [*command, *arguments, "--parent", str(os.getpid())]
-        self._environ = dict(environ)
+        own = (interpreter(), "-m", "tachograph", "hub") if command is None else command
+        self._command = [*own, *arguments, "--parent", str(os.getpid())]
+        self._environ = {**environ, STARTED_AS_HUB: "1"}
         self._detached = detached
         self.pid: int | None = None
         self.hangs: deque[str] = deque(maxlen=_MOST_HANGS)
@@ -75,10 +77,11 @@ class HubProcess:
             self._kill(0.0)
             raise
         if "url" not in said:
+            why = f"it did not start within {STARTS_WITHIN:g} s" if self.runs else "its process ended at once"
             self._kill()
             if said.get("lacks"):
                 raise ImportError(said["error"], name=said["lacks"])
-            raise RuntimeError(said.get("error") or f"it did not start within {STARTS_WITHIN:g} s")
+            raise RuntimeError(said.get("error") or why)
         self.url: str = said["url"]
         if self._detached:
             self.pid = int(said.get("pid", 0))
