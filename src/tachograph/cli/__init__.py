@@ -8,13 +8,16 @@ anything of this one but :func:`main`.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from tachograph.cli._command_line import WRONG_USAGE
-from tachograph.exporters.standard_streams import hold_descriptors
+from tachograph.exporters.standard_streams import encode_any_text, hold_descriptors
+from tachograph.identity.program import interpreter
 from tachograph.version import __version__
 
 # The module of each command, which has command(arguments) -> exit code, and its line in the help.
@@ -56,7 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: the command line behind the program's name; this process's own by default.
     """
+    if arguments is None and sys.getfilesystemencoding() == "ascii":
+        _begin_in_utf8_mode()
     hold_descriptors()
+    encode_any_text()
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in _COMMANDS:
         module, _ = _COMMANDS[given[0]]
@@ -73,6 +79,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return WRONG_USAGE
     parser.parse_args(given[:1])
     return WRONG_USAGE
+
+
+def _begin_in_utf8_mode() -> None:
+    """Execute this command line again, in the UTF-8 mode of Python; go on without it if that cannot be had.
+
+    In a C locale with PYTHONUTF8=0, the interpreter refuses the names of most paths and runs. The environment stays as
+    it is, and with it the locale of a job.
+    """
+    with contextlib.suppress(RuntimeError, OSError):
+        os.execv(interpreter(), [interpreter(), "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606 - no shell, on purpose
 
 
 def _parser() -> argparse.ArgumentParser:

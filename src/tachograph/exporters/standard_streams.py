@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import select
@@ -38,7 +39,34 @@ def never_fail() -> None:
     own = sys.__stderr__
     if own is not None and sys.stderr is own:
         raw: Any = Unfailing(2)  # without a buffer, as Python's own with ``-u``
-        sys.stderr = io.TextIOWrapper(raw, own.encoding, "backslashreplace", write_through=True)
+        sys.stderr = io.TextIOWrapper(raw, own.encoding, _ENCODABLE, write_through=True)
+
+
+def encode_any_text() -> None:
+    """Let stdout and stderr take characters that their encoding lacks: ``…`` becomes ``...``, others are escaped.
+
+    In a C locale, or with PYTHONIOENCODING, stdout would refuse a help text or the name of a run.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_ENCODABLE)
+
+
+def _encodable(error: UnicodeError) -> tuple[str, int]:
+    """Return the characters that an encoding lacks as ASCII, and the place behind them, as an error handler."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    from unicodedata import normalize  # few commands need it
+
+    encodable = ""
+    for character in error.object[error.start : error.end]:
+        alike = normalize("NFKD", character)
+        encodable += alike if alike.isascii() else character.encode("ascii", "backslashreplace").decode()
+    return encodable, error.end
+
+
+_ENCODABLE = "tachograph.encodable"
+codecs.register_error(_ENCODABLE, _encodable)
 
 
 class Unfailing(io.RawIOBase):

@@ -39,6 +39,18 @@ def _escaped(value: str) -> bool:
     return all(not "\ud800" <= letter <= "\udfff" or "\udc80" <= letter <= "\udcff" for letter in value)
 
 
+def system_text(value: str) -> str:
+    """Return ``value`` as the operating system takes it in a path, an argument or a variable: UTF-8 in any locale.
+
+    In a locale of another encoding, :func:`clean` returns letters that the interpreter itself would refuse there.
+    """
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        return os.fsdecode(clean(value).encode())
+    return value
+
+
 def text(environ: Mapping[str, str], *variables: str) -> str:
     """Return the value of the first variable that is set, without blanks around it; empty where none is."""
     for variable in variables:
@@ -172,10 +184,10 @@ def store(environ: Mapping[str, str]) -> Path:
     Specification: a relative path does not count), else, without a home, in the folder for temporary files.
     """
     home = _home(environ)
-    given = text(environ, "TACHOGRAPH_STORE")
+    given = system_text(text(environ, "TACHOGRAPH_STORE"))
     if given:
         return Path(home + given[1:] if home and (given == "~" or given.startswith("~/")) else given)
-    state = Path(text(environ, "XDG_STATE_HOME"))
+    state = Path(system_text(text(environ, "XDG_STATE_HOME")))
     if state.is_absolute():
         return state / "tachograph"
     if home:
@@ -185,6 +197,6 @@ def store(environ: Mapping[str, str]) -> Path:
 
 def _home(environ: Mapping[str, str]) -> str:
     try:
-        return text(environ, "HOME") or str(Path.home())
+        return system_text(text(environ, "HOME")) or str(Path.home())
     except RuntimeError:
         return ""

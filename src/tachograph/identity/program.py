@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
 
-from tachograph.identity.environment import clean, text
+from tachograph.identity.environment import clean, system_text, text
 
 # ``accelerate launch`` runs torchrun's agent inside of its own process (accelerate, commands/launch.py).
 _ACCELERATE, _ACCELERATE_LAUNCH = "accelerate.commands.accelerate_cli", "accelerate.commands.launch"
@@ -218,7 +218,7 @@ def unmark_start(environ: Mapping[str, str]) -> None:
 
 def _path(environ: Mapping[str, str]) -> Path | None:
     folder = text(environ, FOLDER)
-    return Path(folder, str(os.getpid())) if folder else None
+    return Path(system_text(folder), str(os.getpid())) if folder else None
 
 
 def note_helper(environ: Mapping[str, str], values: int) -> bool:

@@ -139,7 +139,11 @@ def _command_number(environ: Mapping[str, str], step: str, command: int) -> int:
         return 1
     parts = (step, text(environ, "SLURM_PROCID"), text(environ, "SLURM_RESTART_COUNT"))
     try:
-        with _counts_of_job(environ).joinpath(file_safe(".".join(filter(None, parts)))).open("a+") as file:
+        with (
+            _counts_of_job(environ)
+            .joinpath(file_safe(".".join(filter(None, parts))))
+            .open("a+", encoding="utf-8") as file
+        ):
             number = _listed_number(file, ancestry)
             if number is None:
                 file.write(f"{ancestry[0]}\n")  # one short line, appended whole: another process may append its own

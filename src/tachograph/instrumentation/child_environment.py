@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tachograph.identity.environment import system_text
 from tachograph.identity.program import FOLDER
 from tachograph.identity.rank import OWNER
 
@@ -62,7 +63,7 @@ def with_bootstrap(environ: Mapping[str, str], *, run_id: str, instrument: str) 
     """
     made = {
         **environ,
-        "TACHOGRAPH_RUN": run_id,
+        "TACHOGRAPH_RUN": system_text(run_id),
         "TACHOGRAPH_START_NS": environ.get("TACHOGRAPH_START_NS") or str(time.time_ns()),
         "TACHOGRAPH_INSTRUMENT": instrument,
         "PYTHONPATH": _in_front(str(BOOTSTRAP), environ.get("PYTHONPATH", "")),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from tachograph.identity.environment import system_text
 from tachograph.identity.program import STARTED_AS_HUB, interpreter
 
 STARTS_WITHIN = 60.0  # seconds: it takes one, but many on a machine that is busy with other jobs
@@ -61,8 +62,8 @@ class HubProcess:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spawn, self._clock = spawn, clock
-        own = (interpreter(), "-m", "tachograph", "hub") if command is None else command
-        self._command = [*own, *arguments, "--parent", str(os.getpid())]
+        own = (interpreter(), "-X", "utf8", "-m", "tachograph", "hub") if command is None else command
+        self._command = [*own, *map(system_text, arguments), "--parent", str(os.getpid())]
         self._environ = {**environ, STARTED_AS_HUB: "1"}
         self._detached = detached
         self.pid: int | None = None

@@ -16,7 +16,7 @@ from tachograph.exporters.otel_exporters import EntryPointExporter, installed, i
 from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal, endpoint_variables, read_otlp_settings
 from tachograph.exporters.spool import spool_limit_of
 from tachograph.identity import resource as who
-from tachograph.identity.environment import Setting, setting, text
+from tachograph.identity.environment import Setting, setting, system_text, text
 from tachograph.identity.extra import install_command
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.recording.points import Attributes, AttributeValue, attributes_key
@@ -431,7 +431,7 @@ def _path(keyword: str, value: str | os.PathLike[str] | None) -> Path | None:
     if not os.fspath(value):
         raise given.wrong("it must not be empty")
     try:
-        return Path(value).expanduser()
+        return Path(system_text(os.fspath(value))).expanduser()
     except RuntimeError:
         raise given.wrong("there is no such home directory") from None
 

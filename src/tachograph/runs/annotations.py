@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -143,7 +144,7 @@ def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    name = f"file:{quote(str(path.absolute()))}?mode=rw"  # no file is made
+    name = f"file:{quote(os.fsencode(path.absolute()))}?mode=rw"  # no file is made
     connection = sqlite3.connect(name, uri=True, timeout=_BUSY, isolation_level=None)
     connection.execute("PRAGMA wal_autocheckpoint = 0")  # a hub that writes it does that itself
     return connection

@@ -107,7 +107,7 @@ class RunFile:
         raise AssertionError  # the last attempt returns or raises
 
     def _connected(self, how: str) -> sqlite3.Connection:
-        name = f"file:{quote(str(self.path.absolute()))}?{how}"
+        name = f"file:{quote(os.fsencode(self.path.absolute()))}?{how}"
         connection = sqlite3.connect(name, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("BEGIN")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import SplitResult, urlsplit
 
-from tachograph.identity.environment import Setting, pairs, setting
+from tachograph.identity.environment import Setting, pairs, setting, system_text
 from tachograph.recording.log import log
 
 Signal = Literal["metrics", "traces", "logs"]
@@ -205,7 +205,7 @@ def _headers(given: Setting) -> tuple[tuple[str, str], ...]:
 def _file(given: Setting | None) -> str | None:
     if given is None:
         return None
-    path = given.string()
+    path = system_text(given.string())
     if not Path(path).is_file():
         raise given.wrong("the path of a PEM file is allowed, and there is none")
     return path
