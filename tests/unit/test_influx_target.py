@@ -45,9 +45,22 @@ def test_variables_stand_in_for_arguments() -> None:
         "INFLUXDB_ORG": "us",
     }
     assert InfluxTarget.read(environ) == InfluxTarget("https://influx:99", "bucket", "us", TOKEN)
+    floats = InfluxTarget.read({**environ, "INFLUXDB_INTEGERS": "float"})
+    assert floats == InfluxTarget("https://influx:99", "bucket", "us", TOKEN, integers="float")
+    assert InfluxTarget.read({**environ, "INFLUXDB_INTEGERS": "float"}, integers="integer") == InfluxTarget.read(
+        environ
+    )
     given = InfluxTarget.read(environ, host="http://a:1", database="b", org="c", token="d")  # noqa: S106 - no secret
     assert given == InfluxTarget("http://a:1", "b", "c", "d")
     assert InfluxTarget.read(environ, host="http://a:1", port=7) == InfluxTarget("http://a:7", "bucket", "us", TOKEN)
+
+
+def test_a_wrong_type_of_integers() -> None:
+    """A type of integers that there is not is a ValueError that names the variable or the argument."""
+    with pytest.raises(ValueError, match=r"^INFLUXDB_INTEGERS must be"):
+        InfluxTarget.read({"INFLUXDB_HOST": "influx", "INFLUXDB_INTEGERS": "floats"})
+    with pytest.raises(ValueError, match=r"^integers must be"):
+        InfluxTarget.read({"INFLUXDB_HOST": "influx"}, integers="")
 
 
 @pytest.mark.parametrize("environ", [{}, {"INFLUXDB_HOST": ""}, {"INFLUXDB_HOST": " ", "INFLUXDB_PORT": "99"}])

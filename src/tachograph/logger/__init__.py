@@ -92,6 +92,8 @@ class MetricsLogger:
         max_workers: writes to the InfluxDB at a time.
         counting_tags: how tags that count up leave: each as a ``"tag"``, or as a ``"field"``, which costs InfluxDB no
             series.
+        integers: ``"integer"`` to write integers as integers to InfluxDB, or ``"float"`` to write all numbers as floats
+            (``INFLUXDB_INTEGERS``; ``integer``).
         counting_names: the tags that count up by their name; the first that a point has as a number is its x. Others
             count up once they have had more than 32 values. None of them is a label of a metric.
         write_options: win over the role.
@@ -99,7 +101,7 @@ class MetricsLogger:
         registry: has the gauges.
 
     Raises:
-        ValueError: a host or a port that is none, a size below 1, or a ``counting_tags`` that there is not.
+        ValueError: a host or a port that is none, a size below 1, or another ``counting_tags`` or ``integers``.
         TypeError: an argument is of another type.
     """
 
@@ -122,6 +124,7 @@ class MetricsLogger:
         max_workers: int = 1,
         *,
         counting_tags: Literal["tag", "field"] = "tag",
+        integers: Literal["integer", "float"] | None = None,
         counting_names: Iterable[str] = COUNTING,
         write_options: MertricsLoggerWriteOptions | None = None,
         journal: Journal = journals.default,
@@ -141,6 +144,7 @@ class MetricsLogger:
             batch_size=at_least_1("batch_size", write_options.batch_size),
             concurrency=at_least_1("max_workers", max_workers),
             queue_size=at_least_1("max_queue_size", max_queue_size),
+            integers=integers,
         )
         self._prefix = name_text(prefix)
         self._names_its_start = bool(name_text(runtime_id))

@@ -23,6 +23,15 @@ class Statistics(NamedTuple):
     median: float
 
 
+class NoValue(float):
+    """The 0.0 of None and of an empty list."""
+
+    __slots__ = ()
+
+
+NO_VALUE = NoValue(0.0)
+
+
 class Arriving:
     """A value that is still on its way from a device to the host."""
 
@@ -61,7 +70,7 @@ def field(value: object) -> Field:  # noqa: PLR0911 - a table
         Exception: as the program's own object raises it.
     """
     if value is None:
-        return 0.0
+        return NO_VALUE
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -86,6 +95,8 @@ def process_value(value: object) -> Number | str | dict[str, float]:
     found = field(value)
     if isinstance(found, Arriving):
         found = found.wait(math.inf)
+    if isinstance(found, NoValue):
+        return float(found)
     return found._asdict() if isinstance(found, Statistics) else found
 
 
@@ -117,7 +128,7 @@ def _from_cuda(tensor: Any) -> Field:
 
 def _of_list(values: Sequence[object]) -> Field:
     if not values:
-        return 0.0
+        return NO_VALUE
     numbers = [_number(part) for part in values]
     if any(number is None for number in numbers):
         return str(values)

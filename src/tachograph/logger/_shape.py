@@ -8,7 +8,7 @@ from math import isfinite
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
-from tachograph.logger._fields import Arriving, Field, Plain, Statistics, field
+from tachograph.logger._fields import Arriving, Field, NoValue, Plain, Statistics, field
 from tachograph.logger._identity import COUNTING
 from tachograph.logger._readings import TAGS as GPU_TAGS
 from tachograph.logger._readings import get_gpu_metrics, get_system_metrics
@@ -233,7 +233,8 @@ class Shape:
         for own in (device or {}), origin.tags:
             for name, value in own.items():
                 tags.setdefault(encodable(name), encodable(value))
-        point = LoggerPoint({MEASUREMENT: encodable(self.measurement), TAGS: tags, FIELDS: fields}, origin.to)
+        attributes = {MEASUREMENT: encodable(self.measurement), TAGS: tags, FIELDS: fields}
+        point = LoggerPoint(attributes, origin.to, fields_without_value=self._fields_without_value(field_values))
         if x is not None:
             point["x"] = x
             if origin.counting != COUNTING:
@@ -247,11 +248,18 @@ class Shape:
             found = self._arrived(name, value, deadline) if isinstance(value, Arriving) else value
             if isinstance(found, Statistics):
                 self._add_flattened(fields, name, found)
+            elif isinstance(found, NoValue):
+                fields[encodable(name)] = float(found)
             elif isinstance(found, str):
                 fields[encodable(name)] = encodable(found)
             elif found is not None:
                 fields[encodable(name)] = found if found.__class__ is float or fits_int64(found) else _text(found)
         return fields
+
+    def _fields_without_value(self, values: Sequence[Field | None]) -> list[str]:
+        return [
+            encodable(name) for name, value in zip(self.field_names, values, strict=True) if value.__class__ is NoValue
+        ]
 
     def _arrived(self, name: str, value: Arriving, deadline: float) -> Plain | None:
         try:

@@ -40,6 +40,7 @@ class InfluxTarget:
         batch_size: points in one write, at most.
         concurrency: writes at a time, at most.
         queue_size: points that wait in memory, at most; those that came last stay, even where they are more.
+        integers: ``"integer"`` to write integers as integers, ``"float"`` to write all numbers as floats.
 
     Raises:
         ValueError: no HTTP header can carry the token.
@@ -52,6 +53,7 @@ class InfluxTarget:
     batch_size: int = BATCH_SIZE
     concurrency: int = 1
     queue_size: int = QUEUE_SIZE
+    integers: str = "integer"
 
     def __post_init__(self) -> None:
         """Refuse a wrong token here: the first write would do so in a message that shows it."""
@@ -79,6 +81,7 @@ class InfluxTarget:
         batch_size: int = BATCH_SIZE,
         concurrency: int = 1,
         queue_size: int = QUEUE_SIZE,
+        integers: str | None = None,
     ) -> InfluxTarget | None:
         """Return the target that arguments, or else the ``INFLUXDB_*`` variables, name; None where no host is given.
 
@@ -87,7 +90,8 @@ class InfluxTarget:
         that of a token read from a file.
 
         Raises:
-            ValueError: a host, a port or a token that is none; the message names where it was given.
+            ValueError: a host, a port, a token or a type of integers that is none; the message names where it was
+                given.
             TypeError: an argument is of another type.
         """
         where, told = ("host", host) if host is not None else ("INFLUXDB_HOST", environ.get("INFLUXDB_HOST"))
@@ -98,6 +102,7 @@ class InfluxTarget:
             for name, value, default in (("database", database, DATABASE), ("token", token, ""), ("org", org, ORG))
         }
         by_variable = _port("INFLUXDB_PORT", environ["INFLUXDB_PORT"]) if environ.get("INFLUXDB_PORT") else None
+        integer_type = _integer_type(integers, environ)
         by_argument = None if port is None else _port("port", port)
         if not told or told.isspace():
             return None
@@ -109,7 +114,20 @@ class InfluxTarget:
             batch_size=batch_size,
             concurrency=concurrency,
             queue_size=queue_size,
+            integers=integer_type,
         )
+
+
+def _integer_type(given: str | None, environ: Mapping[str, str]) -> str:
+    if given is None:
+        name = "INFLUXDB_INTEGERS"
+        value = environ.get(name, "").strip() or "integer"
+    else:
+        name = "integers"
+        value = given
+    if value not in {"integer", "float"}:
+        raise ValueError(f'{name} must be "integer" or "float", not {value!r:.100}')
+    return value
 
 
 def _text(name: str, value: object, environ: Mapping[str, str], default: str) -> str:

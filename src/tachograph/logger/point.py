@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,10 +19,19 @@ class LoggerPoint(dict[str, Any]):
 
     Attributes:
         to: the database that takes it; None where it goes only to the exporters of :func:`tachograph.start`.
+        fields_without_value: the fields that are 0.0 because their value is None or an empty list: InfluxDB gets the
+            zero of the field's type.
     """
 
-    __slots__ = ("to",)
+    __slots__ = ("fields_without_value", "to")
 
-    def __init__(self, attributes: dict[str, Any], to: InfluxTarget | None = None) -> None:
+    def __init__(
+        self,
+        attributes: dict[str, Any],
+        to: InfluxTarget | None = None,
+        *,
+        fields_without_value: Collection[str] = (),
+    ) -> None:
         super().__init__(attributes)
         self.to = to
+        self.fields_without_value = fields_without_value

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from opentelemetry.sdk._logs import ReadableLogRecord
@@ -19,10 +19,18 @@ from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportRes
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery import FIRST_BACK_OFF, Attempt, Clock, Ended, Request, Retry
 from tachograph.exporters.delivery_queue import DISK_AGAIN, LIMIT_BYTES, LOOK_AGAIN, DeliveryQueue
+from tachograph.exporters.influxdb._field_types import (
+    INTEGER,
+    DecidedLines,
+    FieldTypes,
+    LeftOut,
+    split_by_hour,
+    split_lines,
+)
 from tachograph.exporters.influxdb._line import METRIC, encoded
 from tachograph.exporters.influxdb.old_spool import SUFFIX as OLD_SUFFIX
 from tachograph.exporters.influxdb.old_spool import PointLines
-from tachograph.exporters.influxdb.server import TIMEOUT, BadLines, Server
+from tachograph.exporters.influxdb.server import TIMEOUT, BadLines, FieldConflict, Server
 from tachograph.exporters.spool import LIMIT as SPOOL_LIMIT
 from tachograph.exporters.spool import Spool, spool_limit_of
 from tachograph.identity.extra import install_command
@@ -49,6 +57,18 @@ _writes = logging.getLogger("tachograph.influxdb")
 _left_to_the_parent: list[object] = []
 _living: weakref.WeakSet[InfluxDB] = weakref.WeakSet()
 _log_once = LogOnce()
+
+
+class _Piece(NamedTuple):
+    """Lines on their way.
+
+    Attributes:
+        lines: as they were encoded.
+        heeded: the measurements and fields of which the server has said a type since; None while it has refused none.
+    """
+
+    lines: list[bytes]
+    heeded: set[tuple[str, str]] | None
 
 
 class InfluxDB:
@@ -114,6 +134,7 @@ class InfluxDB:
         self._clock = clock or Clock()
         self._make_server = make_server
         self._server = make_server(target)
+        self._types = FieldTypes(integers_as_floats=target.integers == "float")
         limit = spool_limit_of(os.environ) if spool_limit is None else spool_limit
         limit = SPOOL_LIMIT if limit is None else limit
         self.spools = limit > 0
@@ -153,12 +174,12 @@ class InfluxDB:
         for start in range(0, len(events), _SLICE):
             mine = [event for event in events[start : start + _SLICE] if self._takes(event)]
             if mine:
-                lines, lost = encoded(mine, batch.resource, self._pace)
+                lines, lost = encoded(mine, batch.resource, self._pace, self._types.learn)
                 for each in lost:
                     self._queue.losses.lose(*each)
                 for first in range(0, len(lines), self._together):
                     some = lines[first : first + self._together]
-                    self.put(b"\n".join(some), len(some), since=now)
+                    self._put(b"\n".join(some), len(some), now)
 
     def put(self, lines: bytes, items: int, *, since: float | None = None) -> None:
         """Take lines that are encoded already; never waits for the server.
@@ -168,36 +189,78 @@ class InfluxDB:
             items: how many.
             since: when they came; by default now.
         """
+        self._types.learn_lines(split_lines(lines, items))
+        self._put(lines, items, since)
+
+    def _put(self, lines: bytes, items: int, since: float | None) -> None:
         self._queue.put(lines, len(lines), items=items, kind="lines", since=since)
 
     def _deliver(self, requests: Sequence[Request], attempt: Attempt) -> None:
         """Write lines; where the server refuses some, the others are written without them."""
-        stack = [b"\n".join([request.payload for request in requests]).split(b"\n")]
+        body = b"\n".join([request.payload for request in requests])
+        lines = split_lines(body, sum([request.items for request in requests]))
+        learned = all(request.own for request in requests)
+        stack = [_Piece(lines, None)]
         while stack:
             piece = stack.pop()
-            body = b"\n".join(piece)
-            began, status = time.perf_counter(), "failed"
+            refused = piece.heeded is not None
+            decided = self._types.decide(piece.lines, refused=refused, learned=learned, pace=self._pace)
             try:
-                status = str(attempt.call(self._server.write, body))
-                attempt.settled(len(piece))
+                self._write(decided.lines, attempt)
             except BadLines as bad:
-                status = "refused"
-                if bad.dropped is None and len(piece) > 1:
-                    half = len(piece) // 2
-                    stack += [piece[half:], piece[:half]]
-                else:
-                    attempt.settled(len(piece), lost=min(bad.dropped or 1, len(piece)), why=str(bad))
-            except (Retry, Ended):
-                raise
-            except Exception as error:
-                self._queue.losses.blame(
-                    "bug", f"not delivered yet: a bug in tachograph: {type(error).__name__}: {error}"
-                )
-                raise Retry(why=type(error).__name__) from error
-            finally:
-                if _writes.isEnabledFor(logging.DEBUG):
-                    spent = (time.perf_counter() - began) * 1e3
-                    _writes.debug("%d points, %d bytes, %.1f ms, status %s", len(piece), len(body), spent, status)
+                pieces = self._mended(piece, decided.lines, bad)
+                stack += reversed(pieces)
+                if not pieces:
+                    attempt.settled(len(piece.lines), lost=min(bad.dropped or 1, len(piece.lines)), why=str(bad))
+            else:
+                self._settle(decided, attempt)
+
+    def _write(self, lines: Sequence[bytes], attempt: Attempt) -> None:
+        body = b"\n".join(filter(None, lines))
+        if not body:
+            return
+        began = time.perf_counter()
+        status = "failed"
+        try:
+            status = str(attempt.call(self._server.write, body))
+        except BadLines:
+            status = "refused"
+            raise
+        except (Retry, Ended):
+            raise
+        except Exception as error:
+            self._queue.losses.blame("bug", f"not delivered yet: a bug in tachograph: {type(error).__name__}: {error}")
+            raise Retry(why=type(error).__name__) from error
+        finally:
+            if _writes.isEnabledFor(logging.DEBUG):
+                spent = (time.perf_counter() - began) * 1e3
+                _writes.debug("%d points, %d bytes, %.1f ms, status %s", len(lines), len(body), spent, status)
+
+    def _mended(self, piece: _Piece, written: Sequence[bytes], bad: BadLines) -> list[_Piece]:
+        """Return the pieces to write instead of one that was refused; none if nothing of it can be mended."""
+        lines = piece.lines
+        if isinstance(bad, FieldConflict):
+            heeded = piece.heeded or set()
+            hours = split_by_hour(lines)
+            if len(hours) > 1:
+                return [_Piece(hour, set()) for hour in hours]
+            return [_Piece(lines, heeded)] if self._types.heed(written, bad, heeded) else []
+        if bad.dropped is not None or len(lines) == 1:
+            return []
+        half = len(lines) // 2
+        return [piece._replace(lines=lines[:half]), piece._replace(lines=lines[half:])]
+
+    def _settle(self, decided: DecidedLines, attempt: Attempt) -> None:
+        """Count values that no type fits: each as a point where it had no other field."""
+        losses = self._queue.losses
+        points = decided.lines.count(b"")
+        values = len(decided.left_out) - points
+        why = _reason(decided.left_out[0]) if decided.left_out else ""
+        if values:
+            losses.count(values, "field_type")
+        attempt.settled(len(decided.lines), lost=points, why=why)
+        if values:
+            losses.say_lost("field_type", why)
 
     def _takes(self, event: LogEvent) -> bool:
         if event.name == METRIC:
@@ -245,8 +308,18 @@ class InfluxDB:
         self._queue.reset_in_child()
 
 
+def _reason(left_out: LeftOut) -> str:
+    why = (
+        f"field {left_out.field!r} of measurement {left_out.measurement!r} has the type {left_out.kind} in the "
+        f"database until its next shard, so {left_out.value:.100} cannot be written"
+    )
+    if left_out.kind == INTEGER:
+        why += '; integers="float" (INFLUXDB_INTEGERS=float) writes all numbers as floats'
+    return why
+
+
 def _rest(lines: bytes, done: int) -> bytes:
-    return b"\n".join(lines.split(b"\n")[done:])
+    return b"\n".join(split_lines(lines)[done:])
 
 
 def spool_folder(target: InfluxTarget, store: Path | None = None) -> Path:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from tachograph.exporters.influxdb._field_types import NO_VALUE_TEXT
 from tachograph.exporters.spool_format import Lost
-from tachograph.logger.point import EVENT_NAME, FIELDS, MEASUREMENT, TAGS
+from tachograph.logger.point import EVENT_NAME, FIELDS, MEASUREMENT, TAGS, LoggerPoint
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.values import as_float, fits_int64
 
 METRIC = "tachograph.metric"
 _PACE_EVERY = 8
+_NONFINITE = "nan"  # for learn() alone: the field is one of floats
 # Of the resource: they tell apart what several processes record under one name in one nanosecond.
 _WHO = ("dl.run.id", "dl.role", "dl.rank")
 
@@ -41,7 +43,10 @@ class Line(NamedTuple):
     nonfinite: int
 
 
-def line(event: LogEvent, resource: Mapping[str, Any]) -> Line | None:
+Learn = Callable[[str, str, str], None]  # takes a measurement, a field and its value, as line protocol spells them
+
+
+def line(event: LogEvent, resource: Mapping[str, Any], learn: Learn | None = None) -> Line | None:
     """Return an event as a line; None where it is none that InfluxDB gets.
 
     A point of a MetricsLogger is a line of its measurement; a point of a Metric is one of ``<group>/<metric>``, with
@@ -50,6 +55,7 @@ def line(event: LogEvent, resource: Mapping[str, Any]) -> Line | None:
     Args:
         event: as it was logged.
         resource: the attributes of the process that logged it.
+        learn: called with each of its fields.
 
     Raises:
         ValueError: its measurement begins with ``#``: the server would take the line for a comment.
@@ -72,10 +78,11 @@ def line(event: LogEvent, resource: Mapping[str, Any]) -> Line | None:
         return Line(b"", 0)
     if measurement.lstrip("\0").startswith("#"):  # "Comments" there; it skips a zero, and no escape is read before #
         raise ValueError(f"a measurement that begins with # is a comment in line protocol: {measurement!r:.100}")
-    parts, nonfinite = _fields(fields)
+    head = _safe(measurement, _MEASUREMENT)
+    without_value = attributes.fields_without_value if isinstance(attributes, LoggerPoint) else ()
+    parts, nonfinite = _fields(head, fields, without_value, learn)
     if not parts:
         return Line(b"", nonfinite)
-    head = _safe(measurement, _MEASUREMENT)
     for key in sorted(tags):
         text = str(tags[key])
         if key and text:  # an empty tag is no tag
@@ -83,15 +90,20 @@ def line(event: LogEvent, resource: Mapping[str, Any]) -> Line | None:
     return Line(f"{head} {','.join(parts)} {event.time_unix_nano}".encode("utf-8", "replace"), nonfinite)
 
 
-def _fields(fields: Mapping[str, Any]) -> tuple[list[str], int]:
+def _fields(
+    measurement: str, fields: Mapping[str, Any], without_value: Collection[str], learn: Learn | None
+) -> tuple[list[str], int]:
     parts: list[str] = []
     nonfinite = 0
     for key, value in fields.items():
-        text = _value(value)
+        text = NO_VALUE_TEXT if key in without_value else _value(value)
+        name = _safe(_paired(key), _KEY)
         if not text:
             nonfinite += 1
         elif key:
-            parts.append(f"{_safe(_paired(key), _KEY)}={text}")
+            parts.append(f"{name}={text}")
+        if learn is not None:
+            learn(measurement, name, text or _NONFINITE)
     return parts, nonfinite
 
 
@@ -133,7 +145,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def encoded(
-    events: Iterable[LogEvent], resource: Mapping[str, Any], pace: Callable[[], None]
+    events: Iterable[LogEvent], resource: Mapping[str, Any], pace: Callable[[], None], learn: Learn | None = None
 ) -> tuple[list[bytes], list[Lost]]:
     """Return the lines of events, and the losses among them.
 
@@ -141,6 +153,7 @@ def encoded(
         events: as they were logged; one that InfluxDB does not get has no line and is no loss.
         resource: the attributes of the process that logged them.
         pace: called between slices of work.
+        learn: called with each field of these events.
     """
     lines: list[bytes] = []
     lost: list[Lost] = []
@@ -149,7 +162,7 @@ def encoded(
         if number % _PACE_EVERY == 0:
             pace()
         try:
-            made = line(event, resource)
+            made = line(event, resource, learn)
         except Exception as error:  # noqa: BLE001 - whatever one event holds, the others leave
             lost.append(Lost(1, "encoding", f"{event.name!r:.100}: {type(error).__name__}: {error}"))
             continue

@@ -35,6 +35,11 @@ _V1, _V2 = "/write", "/api/v2/write"
 _PARTLY = {HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY}  # where it says how many lines it did not take
 _UNREAD = _PARTLY | {HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
 _DROPPED = re.compile(r"partial write.*\bdropped=(\d+)", re.DOTALL)
+# tsdb/shard.go of InfluxDB 1 and v1/validation of InfluxDB 2: both quote the names as they are.
+_CONFLICT = re.compile(
+    r'field type conflict: input field "(.*)" on measurement "(.*)" is type \w+, already exists as type (\w+)',
+    re.DOTALL,
+)
 _REMEDIES = {
     401: "is INFLUXDB_TOKEN (or token=) right?",
     403: "the token must be allowed to write to this database",
@@ -64,6 +69,24 @@ class BadLines(Exception):  # noqa: N818 - the server's word, not a fault of the
     def __init__(self, why: str, dropped: int | None) -> None:
         super().__init__(why)
         self.dropped = dropped
+
+
+class FieldConflict(BadLines):
+    """A field has another type in the database than in some of the lines.
+
+    The points of these lines were not taken. The server names the first such field alone.
+
+    Attributes:
+        field: its name.
+        measurement: of the points.
+        kind: its type in the database: ``float``, ``integer``, ``string``, ``boolean`` or ``unsigned``.
+    """
+
+    def __init__(self, why: str, dropped: int | None, field: str, measurement: str, kind: str) -> None:
+        super().__init__(why, dropped)
+        self.field = field
+        self.measurement = measurement
+        self.kind = kind
 
 
 class _Answer(NamedTuple):
@@ -227,6 +250,7 @@ class Server:
         Raises:
             Retry: it may succeed later.
             Misconfigured: it will, but only once a setting is changed, or the client installed anew.
+            FieldConflict: the type of a field in some lines does not fit that in the database.
             BadLines: some lines, or the body as it is, will never be taken.
         """
         self.connect()
@@ -285,10 +309,12 @@ class Server:
 
     def _read(self, answer: _Answer) -> Exception:
         _, reason = _reason(answer)
+        conflict = _CONFLICT.search(reason)
         reason = self._secret.hidden(reason)
         why = f"{self._where} answered {answer.status}: {reason[:_LONGEST_REASON]}"
         if answer.status in _PARTLY and (found := _DROPPED.search(reason)):
-            return BadLines(why, int(found[1]) or None)
+            dropped = int(found[1]) or None
+            return BadLines(why, dropped) if conflict is None else FieldConflict(why, dropped, *conflict.groups())
         if answer.status in _UNREAD:
             return BadLines(why, None)
         if answer.status in _REMEDIES:
