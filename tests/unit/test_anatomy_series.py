@@ -52,7 +52,7 @@ class Training:
             wall_clock=lambda: time.time_ns() + self.hours * 3600 * SECOND,
         )
         self.series = self.anatomy.series
-        self.now = time.perf_counter_ns() - 1000 * SECOND
+        self.now = max(time.perf_counter_ns() - 1000 * SECOND, SECOND)  # the machine may have just started
 
     def lane(self, key: int = 1) -> Lane:
         """Return a thread's new lane."""
