@@ -2,6 +2,8 @@
 
 VENV ?= .venv
 PYTHON ?= python3
+# Version of PyTorch, such as 2.15.0; empty: the one that CI tests. Give each version a VENV of its own.
+TORCH ?=
 # Source of PyTorch's CPU build; out of reach, pip looks where it always does.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # Debian packages that `make test` installs where that needs no question; empty: none.
@@ -15,7 +17,7 @@ MATRIX ?=
 MATRIX_TESTS ?= tests/unit tests/process
 # Tests beside each other: they wait more than they compute.
 WORKERS ?= 6
-export PYTHON TORCH_INDEX WORKERS MATRIX_TESTS
+export PYTHON TORCH TORCH_INDEX WORKERS MATRIX_TESTS
 
 SET_UP = pyproject.toml src/tachograph/version.py scripts/set_up.sh
 

@@ -5,7 +5,7 @@ set -eu
 venv=$1
 shift
 python=${PYTHON:-python3}
-torch='torch==2.13.0'
+torch="torch==${TORCH:-2.13.0}"
 index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
 
 step() { printf '\n== %s\n' "$*"; }
@@ -42,7 +42,14 @@ PYTHON
 }
 
 step "3/4 PyTorch for the CPU (about 200 MB)"
-if "$venv/bin/python" -c 'import torch, sys; sys.exit(not torch.__version__.startswith("2.13."))' 2>/dev/null; then
+# Any tested version will do, unless TORCH names one.
+if "$venv/bin/python" - "${TORCH:-}" 2>/dev/null <<'PYTHON'
+import sys, torch
+
+version = torch.__version__.partition("+")[0]
+sys.exit(version != sys.argv[1] if sys.argv[1] else not version.startswith(("2.13.", "2.15.")))
+PYTHON
+then
   echo "   is there already"
 elif reachable && pip install --index-url "$index" "$torch"; then
   :

@@ -45,7 +45,7 @@ from tachograph.recording.trace_context import current_span, traces
 
 MOST_MARKS = 65_536  # of a thread, until they are taken
 _MOST_LANES = 64
-# Names of torch that are no part of its documented interface (2.1 to 2.13): the iterators of DataLoaders, the way to
+# Names of torch that are no part of its documented interface (2.1 to 2.15): the iterators of DataLoaders, the way to
 # the autograd engine, what dynamo calls around a compilation, and how it leaves a function's own frame alone.
 _ITERATOR = "_BaseDataLoaderIter"
 _WORKERS = "_num_workers"

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 _EVERY = 1_000_000_000  # nanoseconds between two looks: one takes 60 microseconds
 _FIRST = 10  # iterations that are no sample
-# A name of DistributedDataParallel that is no part of its documented interface (torch 2.1 to 2.13), and its figures.
+# A name of DistributedDataParallel that is no part of its documented interface (torch 2.1 to 2.15), and its figures.
 _FIGURES = "_get_ddp_logging_data"
 _ITERATION, _COMMUNICATION, _OVERLAP = "iteration", "backward_comm_time", "backward_compute_comm_overlap_time"
 

@@ -53,7 +53,7 @@ def ranges(ranks: Sequence[int]) -> str:
 
 
 class Torch:
-    """The parts of ``torch.distributed`` that a pulse is made of: their private names, in 2.4 to 2.13.
+    """The parts of ``torch.distributed`` that a pulse is made of: their private names, in 2.4 to 2.15.
 
     Args:
         modules: those that are imported; torch never is by us.

@@ -84,7 +84,7 @@ _OF_MLFLOW = ("dict", "figure", "image", "table", "text")  # each is made an art
 
 LIBRARIES: Mapping[str, Library] = {
     "tensorboard": Library(
-        *("torch", "2.0", "2.13", ("tensorboard", "TensorBoardInstrumentor"), ("torch.utils.tensorboard",)),
+        *("torch", "2.0", "2.15", ("tensorboard", "TensorBoardInstrumentor"), ("torch.utils.tensorboard",)),
         names=tuple(_writer("torch.utils.tensorboard.writer")),
     ),
     "tensorboardx": Library(
