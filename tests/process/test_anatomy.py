@@ -29,7 +29,7 @@ from tachograph.exporters.prometheus.format import Format
 from tachograph.exporters.prometheus.page import Page
 from tachograph.instrumentation import TorchStepInstrumentor
 from tachograph.metric import log
-from tachograph.metric._log import _tables
+from tachograph.metric._log import logged
 from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry
 from tracing_on import Spans, program_that_traces  # noqa: F401 - one is a fixture
@@ -637,7 +637,7 @@ def test_series_and_event_of_a_program() -> None:
 def test_tokens_that_the_program_logs_are_counted_instead(first: int, every: int, each: int, counted: int) -> None:
     """From the first ones on, and never both: also where batches of ``input_ids`` were counted before that."""
     registry = Registry()
-    _tables.reset()
+    logged.reset()
     journal = Journal(registry)
     steps = AnatomyOfSteps(registry, journal)
     try:
@@ -653,7 +653,7 @@ def test_tokens_that_the_program_logs_are_counted_instead(first: int, every: int
                 log({"loss": 0.5, "tokens": each})
     finally:
         steps.close()
-        _tables.reset()
+        logged.reset()
     (found,) = [metric for metric in registry.collect() if metric.name == "dl.tokens"]
     assert [point.value for point in found.points] == [counted]  # type: ignore[union-attr]
     assert [event.attributes["tokens"] for event in journal.drain() if event.name == "tachograph.steps"][-1] == counted

@@ -49,6 +49,36 @@ for step in [*range(2000), *range(1900, 2100)]:
     note("epochs", "loss", step, loss)
     note("valid", "accuracy", step, step / 3)
 """
+CHANGING_KEYS = """
+import tachograph
+
+def log(step, **values):
+    tachograph.log({f"{group}/{key}": value for key, value in values.items()}, step=step)
+    for key, value in values.items():
+        note(group, key, step, value)
+
+group = "usual"  # the loss each step, with the accuracy each fifth
+for step in range(42):
+    cost = 100 / (step + 1)
+    log(step, cost=cost, accuracy=step / 50) if step % 5 == 0 else log(step, cost=cost)
+
+group = "phases"  # pre-training, then fine-tuning, which logs other keys and begins at 0 again
+for step in range(30):
+    log(step, loss=30 - step, lr=0.1)
+for step in range(20):
+    log(step, loss=3 - step / 10, reward=step)
+
+group = "three"  # three key sets that take turns, each with a metric of its own and one in common
+for step in range(31):
+    log(step, loss=31 - step, **{"abc"[step % 3]: step})
+
+group = "resumed"  # after a restart only one metric is logged from an earlier step on
+for step in range(20):
+    log(step, loss=20 - step, accuracy=step)
+for step in range(10, 25):
+    log(step, loss=25 - step)
+log(25, loss=0.5, accuracy=25)
+"""
 LOGGER = """
 from tachograph import MetricsLogger
 logger = MetricsLogger(role="miner", uid="7")
@@ -184,6 +214,36 @@ def test_a_door_has_its_curves(tmp_path: Path, door: str) -> None:
         (curve,) = found.curves("lr")
         assert {"split", "role", "uid"} <= curve.attributes.keys()
         assert "step" not in curve.attributes
+
+
+def test_a_curve_of_log_follows_the_order_of_the_calls(tmp_path: Path) -> None:
+    """Whatever keys each call has: points, CSV and pandas are in order, and the last value is the last one logged.
+
+    A step that goes back begins a branch of those metrics alone that have been at a later step.
+    """
+    found = launched(tmp_path, NOTING + CHANGING_KEYS + ENDING, ranks=1)
+    check(tmp_path, found, {"": None})
+
+    noted = json.loads((tmp_path / "noted-.json").read_text())
+    summaries = {f"{each.curve.group}/{each.curve.metric}": each for each in found.summaries()}
+    last = {name: (each.last.x, each.last.value) for name, each in summaries.items() if each.last is not None}
+    assert last == {name: tuple(points[-1]) for name, points in noted.items()}
+
+    branches: dict[str, list[int]] = {}
+    for name in noted:
+        group, _, metric = name.partition("/")
+        branches[name] = [each.branch for each in found.points(metric) if each.group == group]
+    assert branches.pop("phases/loss") == [0] * 30 + [1] * 20
+    assert branches.pop("resumed/loss") == [0] * 20 + [1] * 16
+    assert {branch for each in branches.values() for branch in each} == {0}
+
+    (shown,) = [line for line in printed(tmp_path, "runs", "show", "job").splitlines() if line.startswith("cost")]
+    assert re.search(r"0 to 41 +2\.38095 +2\.38095 at 41 +100 at 0", shown), shown
+    (shown,) = [line for line in printed(tmp_path, "top", "--once").splitlines() if line.startswith("usual / cost")]
+    assert "2.381" in shown.split(), shown
+    for limit, runs in ((2.4, ["job"]), (2.3, [])):
+        lines = printed(tmp_path, "runs", "list", "--filter", f"cost < {limit}", "--json").splitlines()
+        assert [json.loads(line)["id"] for line in lines] == runs
 
 
 @pytest.mark.torch

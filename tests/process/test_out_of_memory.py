@@ -185,27 +185,27 @@ DOORS = {
             return 100, sum(points.size for points in some if points), dropped(registry)
     """,
     "log()": """
-        from tachograph.metric._log import LogTables
+        from tachograph.metric._log import LoggedValues
 
         def make():
             registry = Registry()
             registry.points.wanted = True
-            tables = LogTables(registry)
+            logged = LoggedValues(registry)
             for number in range(100):
-                table, values = tables.row({"loss": 0.5, "lr": 0.1}, None, counted=False)
-                table.rows.append((time.time_ns(), number, *table.read(values)))
-            lost = [gauge.losses.overflow for gauge in table.gauges]
-            return registry, tables, table, [None] * 4, sum(lost)
+                key_set, values = logged.key_set({"loss": 0.5, "lr": 0.1}, None)
+                logged.append(key_set, (time.time_ns(), number, *key_set.read(values)))
+            lost = [series.gauge.losses.overflow for series in key_set.series]
+            return registry, logged, key_set, [None] * 4, sum(lost)
 
         def work(subject):
-            registry, tables, table, some, _ = subject
+            registry, logged, key_set, some, _ = subject
             for place, (_, points) in enumerate(registry.points.drain(everything=True)):
                 some[place] = points
 
         def found(subject):
-            registry, tables, table, some, before = subject
+            registry, logged, key_set, some, before = subject
             some += [points for _, points in registry.points.drain(everything=True)]
-            lost = sum(gauge.losses.overflow for gauge in table.gauges) - before
+            lost = sum(series.gauge.losses.overflow for series in key_set.series) - before
             return 200, sum(points.size for points in some if points), lost + dropped(registry)
     """,
     "the feed": """

@@ -6,7 +6,6 @@ import math
 import signal
 import threading
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 import tachograph
 from curves import Tensor, copied
-from tachograph.metric._log import MOST_TABLES, MOST_WAITING, ROWS, _tables
+from tachograph.metric._log import MOST_KEY_SETS, MOST_WAITING, ROWS, logged
 from tachograph.recording import registry, values
 from tachograph.recording.accumulators import LastValue
 from tachograph.recording.packed_points import LEFT_OUT
@@ -27,17 +26,17 @@ Point = tuple[float, float]
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """Begin without tables, with a destination that takes points."""
-    _tables.reset()
+    logged.reset()
     before, registry.default.points.wanted = registry.default.points.wanted, True
     yield
-    _tables.reset()
+    logged.reset()
     registry.default.points.wanted = before
 
 
 def taken(*, everything: bool = True) -> dict[tuple[str, str], list[tuple[int, float, float]]]:
     """Take all points: branch, x and value by group and metric."""
     found: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
-    for points in _tables.take(everything=everything):
+    for points in logged.take(everything=everything):
         rows = len(points.times)
         assert len(points.values) == rows * len(points.metrics)
         for place, metric in enumerate(points.metrics):
@@ -95,7 +94,7 @@ def test_without_a_step_calls_are_counted() -> None:
     tachograph.log({"loss": 2.0, "acc": 0.5})
     tachograph.log({"loss": 3.0})
     found = taken()
-    assert sorted(found["", "loss"]) == [(0, 0, 1.0), (0, 1, 2.0), (0, 2, 3.0)]
+    assert found["", "loss"] == [(0, 0, 1.0), (0, 1, 2.0), (0, 2, 3.0)]
     assert found["", "acc"] == [(0, 1, 0.5)]
 
 
@@ -109,9 +108,9 @@ calls = st.lists(
 
 @given(calls)
 def test_every_value_is_a_point(program: list[Any]) -> None:
-    """Exactly the logged values come out, each once, in order; a branch begins where a table's step goes back."""
-    _tables.reset()
-    wanted: dict[str, list[tuple[float, float]]] = {}
+    """Whatever keys a call has: each curve has its values in the order of the calls, and a branch where x goes back."""
+    logged.reset()
+    wanted: dict[str, list[tuple[int, float, float]]] = {}
     found: dict[str, list[tuple[int, float, float]]] = {}
 
     def take(*, everything: bool) -> None:
@@ -125,14 +124,14 @@ def test_every_value_is_a_point(program: list[Any]) -> None:
         values, step = call
         tachograph.log(values, step=step)
         for key, value in values.items():
-            wanted.setdefault(key, []).append((float(step), _float(value)))
+            points = wanted.setdefault(key, [])
+            branch, x = points[-1][:2] if points else (0, -math.inf)
+            points.append((branch + (step < x), float(step), _float(value)))
+    last = {key: points[-1][2] for key, points in wanted.items()}
+    shown = gauges()
+    assert repr({key: _float(shown["tachograph.metric", key]) for key in last}) == repr(last)
     take(everything=True)
-    by_key = {key: sorted(map(repr, points)) for key, points in wanted.items()}
-    assert {key: sorted(repr((x, value)) for _, x, value in points) for key, points in found.items()} == by_key
-    if len({tuple(call[0]) for call in program if not isinstance(call, int)}) == 1:
-        for points in found.values():
-            for (branch, x, _), (later, after, _) in pairwise(points):
-                assert later == branch + (after < x)
+    assert repr({key: found[key] for key in wanted}) == repr(wanted)
 
 
 def _float(value: Any) -> float:
@@ -246,27 +245,22 @@ def test_a_signal_handler_may_log_and_take() -> None:
 
 def test_very_many_sets_of_keys_are_bounded() -> None:
     """Names that count up cost memory for the last thousand; the points of all of them leave."""
-    for number in range(MOST_TABLES + 50):
+    for number in range(MOST_KEY_SETS + 50):
         tachograph.log({f"n{number}": 1.0}, step=number)
-    assert len(_tables.tables) <= MOST_TABLES
-    assert len(taken()) == MOST_TABLES + 50
+    assert len(logged.key_sets) <= MOST_KEY_SETS
+    assert len(taken()) == MOST_KEY_SETS + 50
 
 
-@pytest.mark.parametrize("wanted", [False, None])
-def test_names_that_count_up_do_not_pile_up(wanted: bool | None, request: pytest.FixtureRequest) -> None:
-    """A new set of keys each call: a key of all follows no more tables than there are; what goes is counted."""
-    if wanted is False:  # traced, the thousands of calls take seven times as long: once is enough
-        request.getfixturevalue("untraced")
-    registry.default.points.wanted = wanted
-    loss = f"piled.{wanted}"
-    before, calls = _lost(), 2 * MOST_TABLES + 100
+def test_a_key_of_very_many_sets_is_one_series(untraced: None) -> None:
+    """A new set of keys each call: the gauge of a key that is in all of them follows one series."""
+    calls = 2 * MOST_KEY_SETS + 100
     for number in range(calls):
-        tachograph.log({loss: float(number), f"piled.{number}": 1.0}, step=number)
-    assert gauges()["tachograph.metric", loss] == calls - 1
-    series = registry.default.group("tachograph.metric").instrument(loss).series({})
+        tachograph.log({"loss.of.many": float(number), f"piled.{number % 10}.{number}": 1.0}, step=number)
+    assert gauges()["tachograph.metric", "loss.of.many"] == calls - 1
+    series = registry.default.group("tachograph.metric").instrument("loss.of.many").series({})
     assert isinstance(series, LastValue)
-    assert len(series.followed) <= MOST_TABLES
-    assert _lost() - before == (2 * 100 if wanted is None else 0)
+    assert len(series.followed) == 1
+    assert len(taken()["", "loss.of.many"]) == calls
 
 
 def test_what_nobody_takes_is_bounded_and_counted() -> None:
@@ -299,9 +293,8 @@ def test_no_rows_are_kept_that_no_destination_takes() -> None:
     for step in range(5 * ROWS):
         tachograph.log({"quiet": float(step)}, step=step)
     assert gauges()["tachograph.metric", "quiet"] == 5 * ROWS - 1
-    (table,) = _tables.tables.values()
-    assert len(table.rows) < ROWS
-    assert not table.parts
+    assert len(logged.rows) < 2 * ROWS
+    assert taken() == {}
     assert _lost() == before
 
 
@@ -338,19 +331,19 @@ def test_nan_is_a_value_and_counted() -> None:
 
 def test_tokens_are_summed() -> None:
     """``tokens`` without a group are added up, once, in whatever dictionary they come; points are as ever."""
-    assert _tables.tokens() is None
+    assert logged.tokens() is None
     for _ in range(ROWS + 10):
         tachograph.log({"tokens": 3})
-    assert _tables.tokens() == 3 * (ROWS + 10)
+    assert logged.tokens() == 3 * (ROWS + 10)
     for value in (4, math.nan, -1, math.inf, "five", np.int64(6)):
         tachograph.log({"loss": 1.0, "tokens": value}, step=1)
     tachograph.log({"train/tokens": 1000, "tokens/s": 1000})
     tachograph.log({"tokens": 1000}, group="train")
-    assert _tables.tokens() == _tables.tokens() == 3 * (ROWS + 10) + 10
+    assert logged.tokens() == logged.tokens() == 3 * (ROWS + 10) + 10
     assert len(taken()["", "tokens"]) == ROWS + 10 + 5
-    for number in range(MOST_TABLES + 1):
+    for number in range(MOST_KEY_SETS + 1):
         tachograph.log({f"other{number}": 1})
-    assert not any(place[-1] == "tokens" for place in _tables.tables)
-    assert _tables.tokens() == 3 * (ROWS + 10) + 10
-    _tables.reset()
-    assert _tables.tokens() is None
+    assert not any(place[-1] == "tokens" for place in logged.key_sets)
+    assert logged.tokens() == 3 * (ROWS + 10) + 10
+    logged.reset()
+    assert logged.tokens() is None

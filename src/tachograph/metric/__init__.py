@@ -5,8 +5,8 @@ A value passes from ``Metric.record`` into the curve of the execution that runs
 values, each with its x, which wait in the journal. Nothing needs to be set up: values from before
 :func:`tachograph.start` leave once that is called.
 
-Beside these names other rooms use ``execution``; and for values that other libraries log, ``LogTables`` and
-``Dictionary``, which ``log()`` and ``config()`` are made of.
+Beside these names other rooms use ``execution``; and for values that other libraries log, ``logged``, to which
+``log()`` appends its rows, with ``LoggedValues`` and ``KeySet``, and ``Dictionary``, which ``config()`` is made of.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from typing import Any, cast
 
 from tachograph.metric._config import Dictionary as Dictionary
 from tachograph.metric._config import config, summary
-from tachograph.metric._log import LogTables as LogTables
+from tachograph.metric._log import LoggedValues as LoggedValues
 from tachograph.metric._log import log
+from tachograph.metric._log import logged as logged
+from tachograph.metric._logged_series import KeySet as KeySet
+from tachograph.metric._logged_series import alike as alike
 from tachograph.metric._progress import progress
 from tachograph.metric._tasks import task, workflow
 from tachograph.metric.execution import Execution, current, process

@@ -1,317 +1,93 @@
-"""``log()``: dictionaries of values, as trackers take them, kept as the rows of tables: one table a set of keys.
+"""``log()``: dictionaries of values, as trackers take them.
 
-A call appends a row: the time, the step, and the values. Each 256 rows are packed into columns; a gauge shows the last
-row of each key. The points leave packed, see :mod:`tachograph.recording.packed_points`.
+A call appends a row: the time, the step, and the values. All rows are in one buffer, so that what they become follows
+the order of the calls: see :mod:`tachograph.metric._logged_series`. The points leave packed, see
+:mod:`tachograph.recording.packed_points`.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import inf, isfinite, nan
-from operator import itemgetter
-from typing import Any, NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+from tachograph.metric._logged_series import (
+    LOG,
+    FoldedRows,
+    KeySet,
+    LoggedName,
+    LoggedSeries,
+    OnItsWayError,
+    Part,
+    Row,
+    join,
+)
 from tachograph.metric.execution import Execution, process
-from tachograph.recording.accumulators import LastValue
+from tachograph.recording.accumulators import FOLD_WAIT
 from tachograph.recording.chart import Definition, MetricGroup, finite
 from tachograph.recording.forking import at_fork
-from tachograph.recording.ids import NumberSequence
+from tachograph.recording.gil_yield import GilYield
+from tachograph.recording.interrupts import free_within
 from tachograph.recording.logged_tokens import TOKENS, logged_tokens
 from tachograph.recording.naming import check_name
-from tachograph.recording.packed_points import LEFT_OUT, PackedPoints, first_branch
-from tachograph.recording.points import Attributes
+from tachograph.recording.own_metrics import BRIDGE_REPEATED, OWN_GROUP
+from tachograph.recording.packed_points import PackedPoints
 from tachograph.recording.registry import Registry
 from tachograph.recording.registry import default as default_registry
 from tachograph.recording.switch import switch
-from tachograph.recording.values import Pending, as_float, shown
+from tachograph.recording.values import Pending, shown
 
-ROWS = 256  # that are packed at once
-_RECORD = 64 * 1024  # values in one record, about
-_WAIT = 2 * 10**9  # nanoseconds for which rows wait for others, to leave together
-MOST_TABLES = 1024
-MOST_WAITING = 2**20  # values in packed rows that wait to leave, 8 MiB; beyond, the oldest go
-_FAR = sys.float_info.max
-_TOKENS = ("", TOKENS)  # group and metric
+ROWS = 1024  # that are folded at once
+MOST_KEY_SETS = 1024
+MOST_WAITING = 2**20  # values that wait to leave, 8 MiB; beyond, the oldest are dropped
+_FEWER = MOST_WAITING * 3 // 4  # of them that stay then
 _DEPTH = 32  # of nested dictionaries: one that holds itself has no end
 
 
-class _Part(NamedTuple):
-    """Packed rows of one branch. ``left_out`` is empty where every value is there."""
-
-    branch: int
-    times: array[int]
-    x: array[float]
-    columns: list[array[float]]
-    left_out: list[bytes]
-
-
-class _Shown:
-    """One key of a table, as its gauge follows it: :class:`tachograph.recording.accumulators.Followed`."""
-
-    __slots__ = ("_last", "_place", "_table")
-
-    def __init__(self, table: _Table, place: int) -> None:
-        self._table, self._place = table, place
-        self._last: Sequence[Any] = ()
-
-    def newest(self) -> float:
-        """Return when the last row was logged."""
-        row = self._table.newest()
-        return row[0] / 1e9 if row else 0.0
-
-    def unseen(self) -> tuple[float, float] | None:
-        """Return when the last row was logged, and its value; None where the gauge has it, or there is no number."""
-        row = self._table.newest()
-        if row is self._last or not row:
-            return None
-        self._last = row
-        value = row[2 + self._place]
-        return None if value is None or isinstance(value, Pending) else (row[0] / 1e9, value)
-
-
-class _Table:
-    """The rows of one set of keys.
-
-    Args:
-        keys: group and metric of each.
-        gauges: of each.
-        counted: its steps are counts of calls, which two threads may append in another order.
-        attributes: those that distinguish its curves from others of the same names.
-
-    Attributes:
-        tokens: the sum of those in packed rows; None where they are none of its keys.
-    """
-
-    __slots__ = (
-        *("_attributes", "_branch", "_lock", "_newest", "_shown", "_x"),
-        *("counted", "gauges", "keys", "late", "parts", "rows", "tokens"),
-    )
-
-    def __init__(
-        self,
-        keys: Sequence[tuple[str, str]],
-        gauges: Sequence[LastValue],
-        *,
-        counted: bool,
-        attributes: Attributes = (),
-    ) -> None:
-        self.keys, self.gauges, self.counted, self._attributes = keys, gauges, counted, attributes
-        self._shown = [_Shown(self, place) for place in range(len(keys))]
-        self.tokens = 0 if _TOKENS in keys else None
-        self.rows: list[tuple[Any, ...]] = []
-        self.parts: tuple[_Part, ...] = ()
-        self.late = False  # some values are on their way from a device
-        self._lock = threading.Lock()
-        self._newest: Sequence[Any] = ()
-        self._x, self._branch = float("-inf"), first_branch()
-        for gauge, place in zip(self.gauges, self._shown, strict=True):
-            gauge.follow(place)
-
-    def leave(self) -> None:
-        """Leave its gauges as they are: another table of these keys may come."""
-        for gauge, place in zip(self.gauges, self._shown, strict=True):
-            gauge.leave(place)
-
-    def newest(self) -> Sequence[Any]:
-        """Return the last row; empty before the first."""
-        try:
-            return self.rows[-1]
-        except IndexError:
-            return self._newest
-
-    def read(self, values: Iterable[object]) -> list[Any]:
-        """Return values as numbers; each other object is counted, and None here."""
-        found = []
-        for gauge, value in zip(self.gauges, values, strict=True):
-            plain = value.__class__ is float or value.__class__ is int
-            number: Any = value if plain else gauge.losses.read(value)
-            self.late = self.late or isinstance(number, Pending)
-            found.append(number)
-        return found
-
-    def pack(self) -> None:
-        """Pack the rows, up to one that waits for a device."""
-        if self._lock.locked():  # another thread is at it, or this one was interrupted
-            return
-        with self._lock:
-            self._pack_rows()
-
-    def _pack_rows(self) -> None:
-        left = len(self.rows)  # a trace function that logs adds to them all the while
-        while left > 0 and self.rows:
-            taken = self.rows[: min(ROWS, left)]
-            rows = self._arrived(taken) if self.late else taken
-            if not rows:
-                return
-            left -= len(rows)
-            packed, x, branch = self._packed(rows)
-            count, last = len(rows), rows[-1]
-            tokens = None if self.tokens is None else self.tokens + self._tokens_of(packed)
-            # No call in these lines, see interrupts.ATOMIC: an interrupt neither loses nor doubles a row.
-            self.parts, self.tokens = self.parts + packed, tokens
-            self._x, self._branch, self._newest = x, branch, last
-            del self.rows[:count]
-        self.late = False
-
-    def _tokens_of(self, parts: Sequence[_Part]) -> int:
-        place = self.keys.index(_TOKENS)
-        return sum(int(number) for part in parts for number in part.columns[place] if 0 < number < inf)
-
-    def _arrived(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        found: list[tuple[Any, ...]] = []
-        for row in rows:
-            waiting = [value for value in row if isinstance(value, Pending)]
-            if not all(value.ready() for value in waiting):
-                break
-            found.append(row if not waiting else (*row[:2], *map(self._number, self.gauges, row[2:])))
-        return found
-
-    @staticmethod
-    def _number(gauge: LastValue, value: Any) -> Any:
-        return gauge.losses.arrived(value) if isinstance(value, Pending) else value
-
-    def _packed(self, rows: list[tuple[Any, ...]]) -> tuple[tuple[_Part, ...], float, int]:
-        """Return rows as parts, one a branch; and the x and the branch of the last one."""
-        if self.counted:
-            rows = sorted(rows, key=itemgetter(1))
-            return (self._part(self._branch, rows, [float(row[1]) for row in rows]),), self._x, self._branch
-        steps = [row[1] for row in rows]
-        x = array("d", steps) if max(map(abs, steps)) <= _FAR else array("d", map(as_float, steps))
-        ascending = sorted(x)
-        if x[0] >= self._x and ascending == x.tolist():
-            return (self._part(self._branch, rows, x),), x[-1], self._branch
-        before, branch, branches = self._x, self._branch, []
-        for step in x:
-            branch += step < before
-            before = step
-            branches.append(branch)
-        parts = []
-        for one in range(branches[0], branch + 1):
-            begin, end = bisect_left(branches, one), bisect_right(branches, one)
-            parts.append(self._part(one, rows[begin:end], x[begin:end]))
-        return tuple(parts), before, branch
-
-    def _part(self, branch: int, rows: Sequence[tuple[Any, ...]], x: Iterable[float]) -> _Part:
-        times, _, *columns = zip(*rows, strict=True)
-        found: list[array[float]] = []
-        left_out: list[bytes] = []
-        for gauge, column in zip(self.gauges, columns, strict=True):
-            missing = b""
-            try:
-                numbers = array("d", column)
-            except (TypeError, OverflowError):  # some were no numbers, or are beyond the range of floats
-                numbers = array("d", [nan if value is None else as_float(value) for value in column])
-                missing = bytes(value is None for value in column)
-            total = sum(numbers)
-            if total - total:
-                gauge.losses.nonfinite += sum(not isfinite(value) for value in numbers) - sum(missing)
-            found.append(numbers)
-            left_out.append(missing)
-        return _Part(branch, array("q", times), array("d", x), found, left_out if any(map(any, left_out)) else [])
-
-    def take(self, *, everything: bool) -> Iterator[PackedPoints]:
-        """Yield the points that are due, or all that were logged so far."""
-        if self.rows and (everything or self.parts or time.time_ns() - self.rows[0][0] >= _WAIT):
-            self.pack()
-        parts, self.parts = self.parts, ()
-        done = 0
-        try:
-            for some in _together(parts):
-                found = list(self._joined(some))
-                done += len(some)
-                yield from found
-        except BaseException:  # an interrupt, or no memory: the rest leaves the next time
-            self._put_back(parts, done)
-            raise
-
-    def _put_back(self, parts: tuple[_Part, ...], done: int) -> None:
-        try:
-            self.parts = parts[done:] + self.parts
-        except MemoryError:
-            for place, part in enumerate(parts):
-                for gauge in self.gauges if place >= done else ():
-                    gauge.losses.overflow += len(part.x)
-
-    def _joined(self, parts: Sequence[_Part]) -> Iterator[PackedPoints]:
-        branch, times, x = parts[0].branch, array("q"), array("d")
-        columns = [array("d") for _ in self.keys]
-        missing = [bytearray() for _ in self.keys]
-        for part in parts:
-            times += part.times
-            x += part.x
-            for place, column in enumerate(part.columns):
-                columns[place] += column
-                missing[place] += (part.left_out[place] if part.left_out else b"") or bytes(len(column))
-        yield from self._by_group(branch, times, x, columns, missing)
-
-    def _by_group(
-        self, branch: int, times: array[int], x: array[float], columns: list[array[float]], missing: list[bytearray]
-    ) -> Iterator[PackedPoints]:
-        """Yield packed points, one for the metrics of each group."""
-        there = [place for place, column in enumerate(missing) if not all(column)]
-        for group in dict.fromkeys(self.keys[place][0] for place in there):
-            places = [place for place in there if self.keys[place][0] == group]
-            values = array("d")
-            for place in places:
-                values += columns[place]
-            left_out = b"".join([bytes(missing[place]) for place in places])
-            more = {LEFT_OUT: left_out} if any(left_out) else {}
-            metrics = tuple(self.keys[place][1] for place in places)
-            yield PackedPoints(metrics, group, self._attributes, "", branch, times, x, values, more)
-
-
-def _together(parts: Sequence[_Part]) -> Iterator[list[_Part]]:
-    """Yield parts that leave as one: of one branch, and not too large."""
-    some: list[_Part] = []
-    for part in parts:
-        if some and (part.branch != some[0].branch or sum(len(one.x) for one in some) * len(part.columns) >= _RECORD):
-            yield some
-            some = []
-        some.append(part)
-    if some:
-        yield some
-
-
-def _gauge(execution: Execution, group: str, metric: str, **attributes: str) -> LastValue:
-    return execution.gauge(Definition(metric, MetricGroup(group) if group else None, None), **attributes)
-
-
-class LogTables:
-    """The tables of a process: a source of packed points.
+class LoggedValues:
+    """The rows of ``log()`` and of the bridges, and the series that they become: a source of packed points.
 
     Args:
         registry: where losses are counted, and that is asked for points.
-        execution: has their gauges.
+        execution: has the series' gauges.
 
     Attributes:
         registry: see above.
-        next_call: returns the number of calls before this one.
-        tables: by group, whether steps are counted, and keys.
+        rows: key set and row, in turn. It is always the same list. Each is added in one step, by ``extend``.
+        key_sets: of ``log()``, by group and keys.
+        series: by group, metric and source.
+        held: calls of bridges whose values come later: see ``BridgedValues``.
+        take_held: makes rows of these calls; called with a pace.
     """
 
     def __init__(self, registry: Registry, execution: Execution = process) -> None:
         self.registry = registry
         self._execution = execution
-        self.tables: dict[Any, _Table] = {}
-        self._old: list[_Table] = []
-        self._tokens: int | None = None  # of tables that were put aside
+        self.rows: list[Any] = []
+        self.held: deque[tuple[Any, ...]] = deque()
+        self.take_held: Callable[[Callable[[], object] | None], object] = lambda _pace: None
         self.reset()
         registry.points.add(self)
 
     def reset(self) -> None:
         """Forget everything, as a forked child does."""
-        self.next_call = NumberSequence(0).next
-        self.tables, self._old, self._tokens = {}, [], None
+        self._lock = threading.Lock()
+        self._folding = 0
+        self.rows.clear()
+        self.held.clear()
+        self.key_sets: dict[Any, KeySet] = {}
+        self.series: dict[tuple[str, str, str], LoggedSeries] = {}
+        self._names: dict[tuple[str, str], LoggedName] = {}
+        self._folded: FoldedRows | None = None
+        self._parts: list[Part] = []
+        self._waiting = 0
+        self._calls = 0
+        self._tokens = 0
 
-    def row(
-        self, values: Mapping[Any, object], group: str | None, *, counted: bool
-    ) -> tuple[_Table | None, Sequence[object]]:
-        """Return the table of a dictionary, new where it is not there yet, and its values; None for an empty one.
+    def key_set(self, values: Mapping[Any, object], group: str | None) -> tuple[KeySet, Sequence[object]]:
+        """Return the key set of a dictionary, new where there was none, and its values.
 
         Raises:
             TypeError: it is no mapping, or a key or the group is no string.
@@ -321,78 +97,172 @@ class LogTables:
             kind = type(values).__name__
             raise TypeError(f"log() takes a mapping of names to values, not {kind}: {shown(values)}")
         flat = dict(_flat(values))
-        if not flat:
-            return None, ()
-        place = (group, counted, *flat)
-        table = self.tables.get(place)
-        if table is None:
+        place = (group, *flat)
+        key_set = self.key_sets.get(place)
+        if key_set is None:
             if group is not None:
                 check_name(group, "the group of log()")
-            keys = [_named(key, group) for key in flat]
-            made = _Table(keys, [_gauge(self._execution, *key) for key in keys], counted=counted)
-            if len(self.tables) >= MOST_TABLES:
-                self._put_aside(self.tables.pop(next(iter(self.tables))))
-            table = self.tables.setdefault(place, made)
-        return table, [*flat.values()]
+            names = [_named(key, group) for key in flat]
+            made = KeySet([self.series_of(*name, LOG) for name in names], is_bridged=False)
+            if len(self.key_sets) >= MOST_KEY_SETS:
+                self.key_sets.pop(next(iter(self.key_sets)), None)
+            key_set = self.key_sets.setdefault(place, made)
+        return key_set, [*flat.values()]
 
-    def series(self, group: str, metric: str, attributes: Attributes = ()) -> _Table:
-        """Return the table of one series, new where it is not there yet; it stays as long as the tables do.
+    def series_of(self, group: str, metric: str, source: str) -> LoggedSeries:
+        """Return a series, new where there was none.
 
         Args:
             group: of the metric; empty for none.
             metric: its name.
-            attributes: those that distinguish the series from others of the metric; strings.
+            source: of the values. Of the first one of a name, the series has no attribute.
         """
-        place = (group, metric, attributes)
-        table = self.tables.get(place)
-        if table is None:
-            gauge = _gauge(self._execution, group, metric, **{key: str(value) for key, value in attributes})
-            made = _Table([(group, metric)], [gauge], counted=False, attributes=attributes)
-            table = self.tables.setdefault(place, made)
-        return table
+        place = (group, metric, source)
+        series = self.series.get(place)
+        if series is not None:
+            return series
+        name = self._names.setdefault((group, metric), LoggedName(source))
+        attributes = {}
+        if source != name.owner:
+            name.is_shared = True
+            attributes = {"source": source}
+        definition = Definition(metric, MetricGroup(group) if group else None, None)
+        gauge = self._execution.gauge(definition, **attributes)
+        return self.series.setdefault(place, LoggedSeries((group, metric), source, name, gauge, self.fold))
 
-    def _put_aside(self, table: _Table) -> None:
-        """Keep a table only until its rows have left; of very many that wait, the oldest goes."""
-        table.leave()
-        if table.tokens is not None:
-            table.pack()
-            self._tokens = (self._tokens or 0) + table.tokens
-        if self.registry.points.wanted is not False:
-            self._old.append(table)
-        if len(self._old) > MOST_TABLES:
-            gone = self._old.pop(0)
-            rows = len(gone.rows) + sum(len(part.x) for part in gone.parts)
-            self.registry.count_dropped("queue_full", "journal", rows * len(gone.keys))
+    def append(self, key_set: KeySet, row: Row) -> None:
+        """Append a row."""
+        self.rows.extend((key_set, row))
+        if len(self.rows) >= 2 * ROWS:
+            self.fold()
 
-    def bound(self, table: _Table) -> None:
-        """Pack a table, and let its oldest rows go where too much waits to leave."""
-        table.pack()
-        if self.registry.points.wanted is False:
-            table.parts = ()
+    def fold(self, wait: float = 0.0) -> bool:
+        """Make points of the rows that were appended so far, up to one that waits for a device.
+
+        Args:
+            wait: seconds to wait for the fold of another thread.
+
+        Returns:
+            False where another fold is under way.
+        """
+        if self._lock.locked():
+            if self._folding == threading.get_ident() or not free_within(self._lock, wait):
+                return False
+        elif not self.rows:
+            return True
+        with self._lock:
+            self._folding = threading.get_ident()
+            self._fold_rows()
+            self._folding = 0
+        return True
+
+    def _fold_rows(self) -> None:
+        self._apply()
+        left = len(self.rows) // 2  # a trace function that logs adds to them all the while
+        while left > 0 and self.rows:
+            taken = self.rows[: 2 * min(ROWS, left)]
+            key_sets, rows = taken[::2], taken[1::2]
+            try:
+                folded = FoldedRows(key_sets, rows, self._calls)
+            except OnItsWayError:
+                rows = _arrived(key_sets, rows)
+                if not rows:
+                    return
+                folded = FoldedRows(key_sets[: len(rows)], rows, self._calls)
+            left -= len(rows)
+            self._folded = folded
+            self._apply()
+
+    def _apply(self) -> None:
+        """Put what rows became into effect: also where an interrupt came in the middle of that the last time."""
+        folded = self._folded
+        if folded is None:
             return
-        waiting = sum(len(part.x) for part in table.parts) * len(table.keys)
+        folded.apply()
+        repeated, folded.repeated = folded.repeated, {}
+        for source, count in repeated.items():
+            self.registry.group(OWN_GROUP).own(BRIDGE_REPEATED).record(count, {"library": source})
+        parts = folded.parts if self.registry.points.wanted is not False else []
+        waiting = self._waiting + sum(part.cost for part in parts)
+        tokens = self._tokens + folded.tokens
+        end = 2 * folded.count
+        # No call in these lines, see interrupts.ATOMIC: an interrupt neither loses nor doubles a row.
+        self._parts += parts
+        self._waiting = waiting
+        self._calls = folded.calls
+        self._tokens = tokens
+        self._folded = None
+        del self.rows[:end]
         if waiting > MOST_WAITING:
-            gone, table.parts = table.parts[0], table.parts[1:]
-            self.registry.count_dropped("queue_full", "journal", len(gone.x) * len(table.keys))
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Drop the oldest points, after joining them, which takes less memory."""
+        # No call in this line: another thread may take them.
+        parts, self._parts, self._waiting = self._parts, [], 0
+        parts = join(parts)
+        waiting = sum(part.cost for part in parts)
+        dropped = 0
+        while parts and waiting > (_FEWER if dropped else MOST_WAITING):
+            oldest = parts.pop(0)
+            waiting -= oldest.cost
+            dropped += len(oldest.values)
+        self._put_back(parts)
+        if dropped:
+            self.registry.count_dropped("queue_full", "journal", dropped)
 
     def tokens(self) -> int | None:
         """Return the sum of all ``tokens`` that were logged without a group; None before the first."""
-        tables = [table for table in list(self.tables.values()) if table.tokens is not None]
-        if not tables:
-            return self._tokens
-        for table in tables:
-            table.pack()
-        return (self._tokens or 0) + sum(table.tokens or 0 for table in tables)
+        if ("", TOKENS, LOG) not in self.series:
+            return None
+        self.fold()
+        return self._tokens
 
     def waiting(self) -> bool:
         """Tell whether there may be points to take."""
-        return any(table.rows or table.parts for table in [*self._old, *self.tables.values()])
+        return bool(self.rows or self._parts or self.held)
 
-    def take(self, *, everything: bool) -> Iterator[PackedPoints]:
-        """Yield the points that are due, or all that were logged so far."""
-        for table in [*self._old, *list(self.tables.values())]:
-            yield from table.take(everything=everything)
-        self._old = [table for table in self._old if table.rows]
+    def take(self, *, everything: bool) -> Iterator[PackedPoints]:  # noqa: ARG002 - all are due at once
+        """Yield the points of the rows so far."""
+        if self.held:
+            self.take_held(GilYield())
+        self.fold(FOLD_WAIT)
+        # No call in this line, as another thread may fold.
+        parts, self._parts, self._waiting = self._parts, [], 0
+        taken = 0
+        try:
+            parts = join(parts)
+            for part in parts:
+                points = part.points()
+                taken += 1
+                yield points
+        except BaseException:  # an interrupt, or no memory: the rest leaves the next time
+            self._put_back(parts[taken:])
+            raise
+
+    def _put_back(self, parts: list[Part]) -> None:
+        try:
+            self._parts = parts + self._parts
+            self._waiting += sum(part.cost for part in parts)
+        except MemoryError:
+            for part in parts:
+                for series in part.series:
+                    series.gauge.losses.overflow += len(part.x)
+
+
+def _arrived(key_sets: Sequence[KeySet], rows: Sequence[Row]) -> list[Row]:
+    """Return the rows before the first that waits for a device, with the numbers that have arrived."""
+    arrived: list[Row] = []
+    for key_set, row in zip(key_sets, rows, strict=True):
+        numbers = list(row)
+        for series, column in key_set.columns.items():
+            pending = row[column]
+            if isinstance(pending, Pending):
+                if not pending.ready():
+                    return arrived
+                numbers[column] = series.gauge.losses.arrived(pending)
+        arrived.append(tuple(numbers))
+    return arrived
 
 
 def _named(key: object, group: str | None) -> tuple[str, str]:
@@ -415,7 +285,7 @@ def _flat(values: Mapping[Any, object], depth: int = 0) -> Iterator[tuple[Any, o
             yield key, value
 
 
-_tables = LogTables(default_registry)
+logged = LoggedValues(default_registry)
 
 
 def log(values: Mapping[str, object], step: object = None, *, group: str | None = None) -> None:
@@ -423,7 +293,8 @@ def log(values: Mapping[str, object], step: object = None, *, group: str | None 
 
     ``train/loss`` is the metric ``loss`` of the group ``train`` where no group is given; nested dictionaries are
     flattened with ``/``. A value is a number of Python, NumPy or torch (one element), NaN and infinities included;
-    anything else is counted, and said once. Nothing is thinned.
+    anything else is counted, and said once. Nothing is thinned. Branch and last value of a curve follow the order of
+    the calls, whatever other keys these have.
 
     Args:
         values: names and values.
@@ -435,34 +306,29 @@ def log(values: Mapping[str, object], step: object = None, *, group: str | None 
         TypeError: the values are no mapping, a key or the group is no string, the step is no number.
         ValueError: a key is empty or longer than 1,024 characters, the step is not finite.
     """
-    tables = _tables
-    if not switch.on or not tables.registry.enabled:
+    into = logged
+    if not switch.on or not into.registry.enabled:
         return
-    counted = step is None
-    if counted:
-        step = tables.next_call()
-    elif step.__class__ is not int:
+    if step is not None and step.__class__ is not int:
         step = finite(step, "the step of log()")
-    table: _Table | None
+    if into.held:
+        into.take_held(None)
     try:
-        place = (group, counted, *values)
-        table = tables.tables[place]
+        key_set = into.key_sets[(group, *values)]
         numbers: Any = values.values()
     except (KeyError, TypeError, AttributeError):
-        table, numbers = tables.row(values, group, counted=counted)
+        key_set, numbers = into.key_set(values, group)
     for value in numbers:
         if value.__class__ is not float and value.__class__ is not int:
             if any(isinstance(other, Mapping) for other in numbers):
-                table, numbers = tables.row(values, group, counted=counted)
-            numbers = [] if table is None else table.read(numbers)
+                key_set, numbers = into.key_set(values, group)
+            numbers = key_set.read(numbers)
             break
-    if table is None:
-        return
-    rows = table.rows
-    rows.append((time.time_ns(), step, *numbers))
-    if len(rows) >= ROWS:
-        tables.bound(table)
+    rows = into.rows
+    rows.extend((key_set, (time.time_ns(), step, *numbers)))
+    if len(rows) >= 2 * ROWS:
+        into.fold()
 
 
-at_fork("log", in_child=_tables.reset)
-logged_tokens.summed_by(_tables.tokens)
+at_fork("log", in_child=logged.reset)
+logged_tokens.summed_by(logged.tokens)

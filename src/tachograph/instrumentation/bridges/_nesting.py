@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from tachograph.metric import alike
 from tachograph.recording.values import Number, Pending, is_readable, read
 
-_TOLERANCE = 1e-6
 _DEPTH = 32  # of nested dictionaries: one that holds itself has no end
 _PREFIXES = ("train_", "eval_", "test_", "val_")
 
@@ -25,15 +25,6 @@ def leaf_of(tag: str) -> str:
         if leaf.startswith(prefix) and leaf != prefix:
             return leaf.removeprefix(prefix)
     return leaf
-
-
-def alike(one: Number | Pending, other: Number | Pending, rounding: float = 0.0) -> bool:
-    """Tell whether two values are the same one, as far as float32 or a text tells; False for one on its way."""
-    if isinstance(one, Pending) or isinstance(other, Pending):
-        return one is other
-    if one == other or (one != one and other != other):  # noqa: PLR0124 - NaN
-        return True
-    return abs(one - other) <= max(_TOLERANCE * max(abs(one), abs(other)), rounding)
 
 
 Brought = Mapping[str, list[Number | None]]

@@ -6,25 +6,21 @@ import atexit
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from tachograph.instrumentation._given_providers import EVERYWHERE, Recording
-from tachograph.instrumentation.bridges._nesting import alike, calls, leaf_of
-from tachograph.metric import Dictionary, LogTables, config, summary
-from tachograph.metric.execution import SCOPE, Execution, process
+from tachograph.instrumentation.bridges._nesting import calls, leaf_of
+from tachograph.metric import Dictionary, KeySet, LoggedValues, config, logged, summary
+from tachograph.metric.execution import SCOPE, Execution
 from tachograph.recording.chart import finite
 from tachograph.recording.forking import at_fork
-from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.ids import NumberSequence
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import CONFIG, SUMMARY
 from tachograph.recording.log import LogOnce, log
 from tachograph.recording.naming import group_and_name, legal
 from tachograph.recording.own_metrics import BRIDGE_NOT_TAKEN, BRIDGE_REPEATED, OWN_GROUP
-from tachograph.recording.packed_points import PackedPoints
-from tachograph.recording.points import Attributes
 from tachograph.recording.switch import switch
 from tachograph.recording.values import Number, Pending, is_readable, read
 
@@ -35,45 +31,22 @@ MOST_ORIGINS = 1024  # that are known by their key
 MOST_OF_A_HISTOGRAM = 2048  # values of one call: the time of the thread that trains is bounded
 MOST_HELD = 1024  # calls that wait until a collection makes values of them
 _PIECE = 64  # of them that a caller takes itself, where there are more
-_REMEMBERED = 32  # values of a metric, for those that come again by another library
-_ROWS = 256  # of a table, that are packed at once
 _LABEL = 100  # characters
 _WHY = {"logging": "came too fast"}
 
 
-class _Metric:
-    """A metric, and its last values from all libraries.
+class _Series:
+    """One tag of an origin.
 
-    Args:
-        owner: the library whose values are the plain series; others have theirs with the attribute ``source``.
+    Attributes:
+        key_set: of its rows.
+        calls: counts the values that have no x.
     """
 
-    __slots__ = ("owner", "recent", "shared")
+    __slots__ = ("calls", "key_set")
 
-    def __init__(self, owner: str) -> None:
-        self.owner, self.shared = owner, False
-        # x (None: the value had none), value, library, and the libraries that it came from once more, each with a comma
-        self.recent: deque[list[Any]] = deque(maxlen=_REMEMBERED)
-
-    def repeated(self, library: str, value: Number | Pending, x: Number | None, rounding: float) -> bool:
-        """Tell whether another library has logged the value already; each value of its stands for one."""
-        for known in list(self.recent):
-            known_x, known_value, source, again = known
-            if source == library or library in again.split(",") or not alike(known_value, value, rounding):
-                continue
-            if known_x is None or x is None or known_x == x:
-                known[3] = f"{again}{library},"
-                return True
-        return False
-
-
-class _Series:
-    """One tag of an origin."""
-
-    __slots__ = ("calls", "metric", "table")
-
-    def __init__(self, table: Any, metric: _Metric) -> None:
-        self.table, self.metric = table, metric
+    def __init__(self, key_set: KeySet) -> None:
+        self.key_set = key_set
         self.calls = NumberSequence(0).next
 
 
@@ -117,7 +90,7 @@ class BridgedValues:
     """The values of all bridges that record into the same providers.
 
     A bridge may hold a call instead of taking its values: one entry in ``held``, which the next collection, or the next
-    value of another library, makes values of. It is a source of packed points for that alone.
+    value of another library or of ``log()``, makes values of.
 
     Args:
         recording: the registry and the journal.
@@ -131,13 +104,16 @@ class BridgedValues:
 
     def __init__(self, recording: Recording, *, most_series: int = MOST_SERIES) -> None:
         self.recording, self._registry = recording, recording.registry
-        self.held: deque[tuple[Any, ...]] = deque()
-        self._registry.points.add(self)  # before the tables that values go into
         self._registry.early.append(self.settle)
-        self._execution = (
-            process if recording == EVERYWHERE else Execution(registry=recording.registry, journal=recording.journal)
-        )
-        self._tables, self._most_series = LogTables(recording.registry, self._execution), most_series
+        # With those of log(), so that a value which comes by a bridge, too, counts once.
+        self._logged = logged
+        if recording != EVERYWHERE:
+            self._logged = LoggedValues(
+                recording.registry, Execution(registry=recording.registry, journal=recording.journal)
+            )
+        self._logged.take_held = self.settle
+        self.held = self._logged.held
+        self._most_series = most_series
         self._config: Callable[[object], None] = config
         self._summary: Callable[[object], None] = summary
         if recording.journal is not EVERYWHERE.journal:
@@ -145,7 +121,6 @@ class BridgedValues:
             self._config = Dictionary(CONFIG, registry=registry, journal=journal).merge
             self._summary = Dictionary(SUMMARY, registry=registry, journal=journal).merge
         self._log_once = LogOnce()
-        self._repeated: dict[str, Callable[[object], None]] = {}
         self._not_taken_counts: dict[tuple[str, str], Callable[[object], None]] = {}
         self._not_taken: dict[tuple[str, str], int] = {}
         self._origins: dict[tuple[str, str], Origin] = {}
@@ -156,10 +131,8 @@ class BridgedValues:
     def reset(self) -> None:
         """Forget everything but the origins' names, as a forked child does."""
         self._settling = threading.Lock()
-        self.held.clear()
-        self._metrics: dict[tuple[str, str], _Metric] = {}
         self._histograms: set[tuple[str, str]] = set()
-        self._tables.reset()
+        self._logged.reset()
         for origin in list(self._living):
             origin.series = {}
         self._not_taken = {}
@@ -238,23 +211,15 @@ class BridgedValues:
         if series is None:
             return
         number: Any = value
-        if number.__class__ is Pending:
-            series.table.late = True
-        elif number.__class__ is not float and number.__class__ is not int:
-            number = series.table.read((value,))[0]
+        if number.__class__ is not float and number.__class__ is not int and number.__class__ is not Pending:
+            (number,) = series.key_set.read((value,))
             if number is None:
                 return
         if x.__class__ is not int:
             x = _finite(x)
-        at: Any = None if counted else x
-        metric, table = series.metric, series.table
-        if metric.shared and metric.repeated(origin.library, number, at, rounding):
-            self._count_repeated(origin.library)
-            return
-        metric.recent.append([at, number, origin.library, ""])
-        table.rows.append((time_unix_nano or time.time_ns(), series.calls() if x is None else x, number))
-        if len(table.rows) >= _ROWS:
-            self._tables.bound(table)
+        at = series.calls() if x is None else x
+        row = (time_unix_nano or time.time_ns(), at, number, None if counted else x, rounding)
+        self._logged.append(series.key_set, row)
 
     def bound_held(self) -> None:
         """Make values of the oldest calls that are held, where they are very many: the caller shall not wait long."""
@@ -287,15 +252,6 @@ class BridgedValues:
         finally:
             self._settling.release()
 
-    def waiting(self) -> bool:
-        """Tell whether calls are held, of which :meth:`take` makes points of the tables."""
-        return bool(self.held)
-
-    def take(self, *, everything: bool) -> Iterator[PackedPoints]:  # noqa: ARG002 - as sources are called
-        """Yield nothing: the tables, which are asked next, have the values."""
-        self.settle(GilYield())
-        yield from ()
-
     def passed_over(self, library: str, tag: str, value: object, record: Callable[[], object]) -> bool:
         """Tell whether a value is one that the call of another bridge around this one records itself.
 
@@ -316,16 +272,10 @@ class BridgedValues:
         if value.__class__ is not Pending and not is_readable(value):
             self._refuse(origin.library, tag, value)
             return None
-        if not self._has_room(len(self._tables.tables)):
+        if not self._has_room(len(self._logged.series)):
             return None
-        group, name = self._named(origin, tag)
-        metric = self._metrics.setdefault((group, name), _Metric(origin.library))
-        attributes: Attributes = ()
-        if metric.owner != origin.library:
-            metric.shared = True
-            attributes = (("source", origin.library),)
-        found = _Series(self._tables.series(group, name, attributes), metric)
-        return origin.series.setdefault(tag, found)
+        logged_series = self._logged.series_of(*self._named(origin, tag), origin.library)
+        return origin.series.setdefault(tag, _Series(KeySet([logged_series], is_bridged=True)))
 
     def _has_room(self, series: int) -> bool:
         """Tell whether a further series is recorded; one that is not is counted, and said once."""
@@ -356,10 +306,7 @@ class BridgedValues:
         return "/".join(part for part in (origin.group, group) if part), name
 
     def _count_repeated(self, library: str) -> None:
-        count = self._repeated.get(library)
-        if count is None:
-            count = self._repeated[library] = self._registry.group(OWN_GROUP).own(BRIDGE_REPEATED).bind(library=library)
-        count(1)
+        self._registry.group(OWN_GROUP).own(BRIDGE_REPEATED).record(1, {"library": library})
 
     def distribution(self, origin: Origin, tag: str, values: Any) -> None:
         """Record values into a histogram: of more than 2,048, as many that lie evenly among them.
