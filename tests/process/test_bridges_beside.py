@@ -1,4 +1,4 @@
-"""Loggers of metrics that have no bridge: a job uses them beside ours, and finds them as without us."""
+"""Other loggers beside ours: those that have no bridge are left alone, and values that come twice count once."""
 
 from __future__ import annotations
 
@@ -76,3 +76,47 @@ def test_loggers_of_others_are_left_alone(tmp_path: Path) -> None:
     found = tachograph.runs.open("job", tmp_path / "store")
     assert [(curve.group, curve.metric) for curve in found.curves()] == [("ours", "loss")]
     assert [point.value for point in found.points("loss")] == [float(step) for step in range(5)]
+
+
+MIGRATING = """
+import mlflow, wandb
+from torch.utils.tensorboard import SummaryWriter
+import tachograph
+
+writer = SummaryWriter("runs")
+run = wandb.init(mode="offline", project="p")
+mlflow.set_tracking_uri("file:mlruns")
+mlflow.start_run()
+loggers = {
+    "tensorboard": lambda values, step: [writer.add_scalar(key, value, step) for key, value in values.items()],
+    "wandb": lambda values, step: run.log(values, step=step),
+    "mlflow": lambda values, step: mlflow.log_metrics(values, step=step),
+}
+for step in range(100):
+    for library, log in loggers.items():
+        tachograph.log({f"{library}/first": step / 3}, step=step)
+        log({f"{library}/first": step / 3, f"{library}/second": step / 7}, step)
+        tachograph.log({f"{library}/second": step / 7, f"{library}/own": step}, step=step)
+writer.close()
+mlflow.end_run()
+run.finish()
+"""
+
+
+def test_a_value_of_log_beside_another_tracker_counts_once(tmp_path: Path) -> None:
+    """The first step of a migration: ``log()`` before or after the other tracker's call, and each curve is whole."""
+    path = write(tmp_path, MIGRATING)
+    options = ("--run-id", "job", "--port", "0", "--linger", "0")
+    quiet = {"MLFLOW_ALLOW_FILE_STORE": "true", "WANDB_SILENT": "true"}
+    done = run(tmp_path, sys.executable, str(path), options=options, timeout=150, **quiet)
+    assert done.returncode == 0, done.stderr
+    found = tachograph.runs.open("job", tmp_path / "store")
+    factors = {"first": 1 / 3, "second": 1 / 7, "own": 1}
+    libraries = ("tensorboard", "wandb", "mlflow")
+    assert {(curve.group, curve.metric) for curve in found.curves()} == {
+        (of, metric) for of in libraries for metric in factors
+    }
+    for metric, factor in factors.items():
+        for library in libraries:
+            points = [(point.x, point.value) for point in found.points(metric) if point.group == library]
+            assert points == [(step, pytest.approx(step * factor)) for step in range(100)], (library, metric)

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tachograph
 from curves import Tensor
 from tachograph.instrumentation._given_providers import Recording
 from tachograph.instrumentation.bridges import instrumentor_of
@@ -36,6 +37,7 @@ from tachograph.instrumentation.bridges._values import (
     legal,
 )
 from tachograph.instrumentation.bridges.tqdm import BarNotes
+from tachograph.metric import _log
 from tachograph.recording.journal import Journal
 from tachograph.recording.naming import check_name
 from tachograph.recording.points import HistogramPoint
@@ -60,10 +62,12 @@ class Recorded:
         found: Curves = {}
         for _, points in self.registry.points.drain(everything=True):
             source = dict(points.attributes).get("source", "")
-            place = (points.group, points.metrics[0], str(source))
-            found.setdefault(place, []).extend(
-                (points.branch, *each) for each in zip(points.x, points.values, strict=True)
-            )
+            rows = len(points.times)
+            for place, metric in enumerate(points.metrics):
+                values = points.values[place * rows : (place + 1) * rows]
+                found.setdefault((points.group, metric, str(source)), []).extend(
+                    (points.branch, *each) for each in zip(points.x, values, strict=True)
+                )
         return found
 
     def counted(self, name: str) -> dict[tuple[str, ...], float]:
@@ -315,6 +319,61 @@ def test_a_held_call_is_first_where_another_library_follows() -> None:
     recorded.values.scalar(recorded.two, "loss", 199.0, 199)
     assert {key: len(points) for key, points in recorded.curves().items()} == {("", "loss", ""): 200}
     assert recorded.counted("tachograph.bridge.repeated") == {("two",): 101}
+
+
+@pytest.fixture
+def beside_log(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    """Values of bridges that are recorded into the same registry as those of ``log()``, as in a program."""
+    recorded = Recorded()
+    monkeypatch.setattr(_log, "logged", recorded.values._logged)
+    return recorded
+
+
+@pytest.mark.parametrize("step", [0, None])
+@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_value_of_log_that_a_bridge_records_too_counts_once(
+    beside_log: Recorded, is_first: bool, is_held: bool, step: int | None
+) -> None:
+    """Whichever of both comes first, with a step or counted: the curve has each value once, and there is no other."""
+    record = partial(held, beside_log) if is_held else partial(beside_log.values.scalar, beside_log.one)
+    for x in range(500):
+        if is_first:
+            record("train/loss", x / 3, x)
+        tachograph.log({"train/loss": x / 3, "train/lr": 0.1}, step=None if step is None else x)
+        if not is_first:
+            record("train/loss", x / 3, x)
+    assert beside_log.curves() == {
+        ("train", "loss", ""): [(0, float(x), x / 3) for x in range(500)],
+        ("train", "lr", ""): [(0, float(x), 0.1) for x in range(500)],
+    }
+    repeated = beside_log.counted("tachograph.bridge.repeated")
+    assert repeated == {("tachograph",) if is_first else ("one",): 500}
+
+
+def test_a_value_of_log_and_of_two_bridges_counts_once(beside_log: Recorded) -> None:
+    """Also where one of them rounds it, and where the key sets of ``log()`` take turns."""
+    for x in range(100):
+        beside_log.values.scalar(beside_log.one, "loss", x / 3, x)
+        tachograph.log({"loss": x / 3} | ({"accuracy": x / 7} if x % 5 == 0 else {}), step=x)
+        beside_log.values.scalar(beside_log.two, "loss", float(np.float32(x / 3)), x)
+        if x % 5 == 0:
+            beside_log.values.scalar(beside_log.two, "accuracy", x / 7, x)
+    assert beside_log.curves() == {
+        ("", "loss", ""): [(0, float(x), x / 3) for x in range(100)],
+        ("", "accuracy", ""): [(0, float(x), x / 7) for x in range(0, 100, 5)],
+    }
+
+
+def test_other_values_of_log_are_a_series_of_their_own(beside_log: Recorded) -> None:
+    """A name that a library and ``log()`` use for different values is two series, and none is lost."""
+    for x in range(10):
+        beside_log.values.scalar(beside_log.one, "loss", float(x), x)
+        tachograph.log({"loss": x + 0.5}, step=x)
+    assert beside_log.curves() == {
+        ("", "loss", ""): [(0, float(x), float(x)) for x in range(10)],
+        ("", "loss", "tachograph"): [(0, float(x), x + 0.5) for x in range(10)],
+    }
 
 
 def test_held_calls_are_bounded_and_fail_alone(caplog: pytest.LogCaptureFixture) -> None:

@@ -251,7 +251,8 @@ def test_very_many_sets_of_keys_are_bounded() -> None:
     assert len(taken()) == MOST_KEY_SETS + 50
 
 
-def test_a_key_of_very_many_sets_is_one_series(untraced: None) -> None:
+@pytest.mark.usefixtures("untraced")
+def test_a_key_of_very_many_sets_is_one_series() -> None:
     """A new set of keys each call: the gauge of a key that is in all of them follows one series."""
     calls = 2 * MOST_KEY_SETS + 100
     for number in range(calls):

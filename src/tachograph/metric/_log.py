@@ -174,7 +174,7 @@ class LoggedValues:
             self._apply()
 
     def _apply(self) -> None:
-        """Put what rows became into effect: also where an interrupt came in the middle of that the last time."""
+        """Put folded rows into effect; after an interrupt in the middle of that, once more."""
         folded = self._folded
         if folded is None:
             return

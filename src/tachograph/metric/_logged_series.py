@@ -64,7 +64,7 @@ class RecentValue(NamedTuple):
 
 
 class LoggedName:
-    """Group and name of a metric: what the series of its sources have in common.
+    """Group and name of a metric, which the series of its sources have in common.
 
     Attributes:
         owner: the source whose series is the plain one; the others have the attribute ``source``.
@@ -249,7 +249,7 @@ def join(parts: Sequence[Part]) -> list[Part]:
 
 
 class FoldedRows:
-    """What rows become: their points, and the new state of their series, which :meth:`apply` puts into effect.
+    """The points that rows become, and the new state of their series, which :meth:`apply` puts into effect.
 
     Nothing that others see changes before that, so a fold that is interrupted can be begun again.
 

@@ -144,7 +144,11 @@ EXPORT_DURATION = _ours(
     "tachograph.export.duration", "s", "histogram", "Time that one export took, by destination.", "destination"
 )
 BRIDGE_REPEATED = _ours(
-    "tachograph.bridge.repeated", "{value}", "counter", "Values that came by two libraries, and count once.", "library"
+    "tachograph.bridge.repeated",
+    "{value}",
+    "counter",
+    "Values that two libraries logged, or one and `log()`; each counts once.",
+    "library",
 )
 BRIDGE_NOT_TAKEN = _ours(
     "tachograph.bridge.not_taken",
