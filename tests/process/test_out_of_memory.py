@@ -193,7 +193,7 @@ DOORS = {
             logged = LoggedValues(registry)
             for number in range(100):
                 key_set, values = logged.key_set({"loss": 0.5, "lr": 0.1}, None)
-                logged.append(key_set, (time.time_ns(), number, *key_set.read(values)))
+                logged.append((key_set, time.time_ns(), number, *key_set.read(values)))
             lost = [series.gauge.losses.overflow for series in key_set.series]
             return registry, logged, key_set, [None] * 4, sum(lost)
 

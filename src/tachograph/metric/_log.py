@@ -55,7 +55,7 @@ class LoggedValues:
 
     Attributes:
         registry: see above.
-        rows: key set and row, in turn. It is always the same list. Each is added in one step, by ``extend``.
+        rows: those that wait for a fold. It is always the same list.
         key_sets: of ``log()``, by group and keys.
         series: by group, metric and source.
         held: calls of bridges whose values come later: see ``BridgedValues``.
@@ -65,7 +65,7 @@ class LoggedValues:
     def __init__(self, registry: Registry, execution: Execution = process) -> None:
         self.registry = registry
         self._execution = execution
-        self.rows: list[Any] = []
+        self.rows: list[Row] = []
         self.held: deque[tuple[Any, ...]] = deque()
         self.take_held: Callable[[Callable[[], object] | None], object] = lambda _pace: None
         self.reset()
@@ -130,10 +130,10 @@ class LoggedValues:
         gauge = self._execution.gauge(definition, **attributes)
         return self.series.setdefault(place, LoggedSeries((group, metric), source, name, gauge, self.fold))
 
-    def append(self, key_set: KeySet, row: Row) -> None:
+    def append(self, row: Row) -> None:
         """Append a row."""
-        self.rows.extend((key_set, row))
-        if len(self.rows) >= 2 * ROWS:
+        self.rows.append(row)
+        if len(self.rows) >= ROWS:
             self.fold()
 
     def fold(self, wait: float = 0.0) -> bool:
@@ -158,19 +158,17 @@ class LoggedValues:
 
     def _fold_rows(self) -> None:
         self._apply()
-        left = len(self.rows) // 2  # a trace function that logs adds to them all the while
+        left = len(self.rows)  # a trace function that logs adds to them all the while
         while left > 0 and self.rows:
-            taken = self.rows[: 2 * min(ROWS, left)]
-            key_sets, rows = taken[::2], taken[1::2]
+            rows = self.rows[: min(ROWS, left)]
             try:
-                folded = FoldedRows(key_sets, rows, self._calls)
+                self._folded = FoldedRows(rows, self._calls)
             except OnItsWayError:
-                rows = _arrived(key_sets, rows)
+                rows = _arrived(rows)
                 if not rows:
                     return
-                folded = FoldedRows(key_sets[: len(rows)], rows, self._calls)
+                self._folded = FoldedRows(rows, self._calls)
             left -= len(rows)
-            self._folded = folded
             self._apply()
 
     def _apply(self) -> None:
@@ -185,14 +183,14 @@ class LoggedValues:
         parts = folded.parts if self.registry.points.wanted is not False else []
         waiting = self._waiting + sum(part.cost for part in parts)
         tokens = self._tokens + folded.tokens
-        end = 2 * folded.count
+        count = folded.count
         # No call in these lines, see interrupts.ATOMIC: an interrupt neither loses nor doubles a row.
         self._parts += parts
         self._waiting = waiting
         self._calls = folded.calls
         self._tokens = tokens
         self._folded = None
-        del self.rows[:end]
+        del self.rows[:count]
         if waiting > MOST_WAITING:
             self._drop_oldest()
 
@@ -250,12 +248,12 @@ class LoggedValues:
                     series.gauge.losses.overflow += len(part.x)
 
 
-def _arrived(key_sets: Sequence[KeySet], rows: Sequence[Row]) -> list[Row]:
+def _arrived(rows: Sequence[Row]) -> list[Row]:
     """Return the rows before the first that waits for a device, with the numbers that have arrived."""
     arrived: list[Row] = []
-    for key_set, row in zip(key_sets, rows, strict=True):
+    for row in rows:
         numbers = list(row)
-        for series, column in key_set.columns.items():
+        for series, column in row[0].columns.items():
             pending = row[column]
             if isinstance(pending, Pending):
                 if not pending.ready():
@@ -325,8 +323,8 @@ def log(values: Mapping[str, object], step: object = None, *, group: str | None 
             numbers = key_set.read(numbers)
             break
     rows = into.rows
-    rows.extend((key_set, (time.time_ns(), step, *numbers)))
-    if len(rows) >= 2 * ROWS:
+    rows.append((key_set, time.time_ns(), step, *numbers))
+    if len(rows) >= ROWS:
         into.fold()
 
 

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import inf, isfinite, nan
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tachograph.recording.accumulators import FOLD_WAIT, LastValue
 from tachograph.recording.logged_tokens import TOKENS
@@ -23,11 +23,12 @@ LOG = "tachograph"  # the source of the values of log()
 RECORD_VALUES = 64 * 1024  # in one record, about
 _REMEMBERED = 32  # the last values under a name, with which those of another source are compared
 _PART_COST = 64  # what a part takes in memory beside its values, in values
-_FIRST_VALUE = 2  # the column of a row behind time and x
+_FIRST_VALUE = 3  # the column of a row behind key set, time and x
 _TOLERANCE = 1e-6  # float32 is all that TensorBoard keeps of a value
 
+Item = TypeVar("Item")
 Row = tuple[Any, ...]
-"""Time, x, and the values of a key set. x is None where ``log()`` was called without a step.
+"""Key set, time, x, and the values. x is None where ``log()`` was called without a step.
 
 The row of a bridge has one value, then the x that the library was given (None where it counted by itself), and the
 rounding of a value that was read from a text.
@@ -254,7 +255,6 @@ class FoldedRows:
     Nothing that others see changes before that, so a fold that is interrupted can be begun again.
 
     Args:
-        key_sets: of the rows.
         rows: in the order of recording.
         calls: the number of calls of ``log()`` without a step before them.
 
@@ -269,15 +269,15 @@ class FoldedRows:
         repeated: how many values another source had recorded already, by source.
     """
 
-    def __init__(self, key_sets: Sequence[KeySet], rows: Sequence[Row], calls: int) -> None:
+    def __init__(self, rows: Sequence[Row], calls: int) -> None:
         self.count = len(rows)
         self.calls = calls
         self.tokens = 0
         self.parts: list[Part] = []
         self.repeated: dict[str, int] = {}
-        self._key_sets = key_sets
         self._rows = rows
-        self._xs = self._numbered([row[1] for row in rows])
+        self._key_sets: list[KeySet] = [row[0] for row in rows]
+        self._xs = self._numbered([row[2] for row in rows])
         self._series: list[tuple[LoggedSeries, float, int, tuple[float, Number]]] = []
         self._only_source: list[tuple[LoggedName, tuple[array[float], array[float]]]] = []
         self._recent: list[tuple[LoggedName, list[RecentValue]]] = []
@@ -345,7 +345,7 @@ class FoldedRows:
     ) -> Iterator[Sequence[Any]]:
         """Yield the values of each series in some rows."""
         if len(key_sets) == 1:
-            columns = list(zip(*[self._rows[row] for row in rows], strict=True))
+            columns = list(zip(*_chosen(self._rows, rows), strict=True))
             for series in several:
                 yield columns[key_sets[0].columns[series]]
             return
@@ -371,8 +371,8 @@ class FoldedRows:
             self._add_parts(found, rows)
 
     def _add_parts(self, several: Sequence[tuple[LoggedSeries, Number, array[float]]], rows: Sequence[int]) -> None:
-        times = array("q", [self._rows[row][0] for row in rows])
-        x = _floats([self._xs[row] for row in rows])
+        times = array("q", [row[1] for row in _chosen(self._rows, rows)])
+        x = _floats(_chosen(self._xs, rows))
         first = several[0][0]
         branch = first.branch
         for branch, begin, end in _branches(x, first.x, first.branch):
@@ -424,9 +424,14 @@ class FoldedRows:
 
     def _known_x(self, row: int) -> float | None:
         """Return the x that the caller gave; None where it was counted."""
-        place = _FIRST_VALUE + 1 if self._key_sets[row].is_bridged else 1
+        place = _FIRST_VALUE + 1 if self._key_sets[row].is_bridged else 2
         x: float | None = self._rows[row][place]
         return x
+
+
+def _chosen(items: Sequence[Item], places: Sequence[int]) -> Sequence[Item]:
+    """Return the items at some places, which ascend."""
+    return items if len(places) == len(items) else [items[place] for place in places]
 
 
 def _repeats(recent: list[RecentValue], new: RecentValue, rounding: float) -> bool:

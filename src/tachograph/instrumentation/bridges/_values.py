@@ -218,8 +218,8 @@ class BridgedValues:
         if x.__class__ is not int:
             x = _finite(x)
         at = series.calls() if x is None else x
-        row = (time_unix_nano or time.time_ns(), at, number, None if counted else x, rounding)
-        self._logged.append(series.key_set, row)
+        known_x = None if counted else x
+        self._logged.append((series.key_set, time_unix_nano or time.time_ns(), at, number, known_x, rounding))
 
     def bound_held(self) -> None:
         """Make values of the oldest calls that are held, where they are very many: the caller shall not wait long."""
