@@ -151,21 +151,35 @@ def _float(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def test_points_leave_in_company() -> None:
-    """On a tick a point waits two seconds for others; an interval that is not over stays."""
+def test_each_collection_takes_all_that_was_recorded_so_far() -> None:
+    """A process that is killed loses no more than the second since the last one: a point waits for no interval."""
     made = Made()
     for _ in range(FIRST):
         made.record(0.0)
     made.rows()
-    made.now = 10.0
-    made.record(1.0)
-    assert made.rows(everything=False) == []
-    made.now = 11.0
-    made.record(2.0)
-    assert made.rows(everything=False) == []
-    made.now = 12.5
-    found = made.rows(everything=False)
-    assert [row[2] for row in found] == [1.0, 2.0]
+    for second in range(20):
+        for number in range(10):
+            made.now = second + 1 + number / 10
+            made.record(float(number))
+        made.now += 0.05 if second % 3 else 0.09  # no collection is exactly on time
+        found = made.rows(everything=False)
+        assert found[-1][2] == 9.0
+        assert sum(row[5] for row in found) == 10
+        assert len(found) == 1 or second == 0  # the first collection has no interval of its own length before it
+
+
+def test_collections_close_together_make_no_more_points() -> None:
+    """Below a tenth of a second they leave an interval alone, which ends with a later one, or by itself."""
+    made = Made()
+    for _ in range(FIRST):
+        made.record(0.0)
+    made.rows()
+    points = 0
+    for _ in range(1000):
+        made.now += 0.01
+        made.record(1.0)
+        points += len(made.rows(everything=False))
+    assert points == pytest.approx(10.0 / 0.1, abs=15)
 
 
 @pytest.mark.usefixtures("untraced")  # 200,000 times the same
@@ -533,21 +547,18 @@ VALUES = st.lists(
     [0, 0, 10**400, 0, 10**400, 10**400, 0, 10**400, 0, 0, 0, 0, -(2**70), -(2**70) - 1]
 )  # the same float: the first of them is the smallest
 def test_values_are_the_same_points_whether_they_are_folded_one_by_one_or_together(values: list[Any]) -> None:
-    """Points that are asked for after each value are those that are asked for at the end, extremes and their x too."""
+    """A fold after each value makes the points of one at the end, extremes and their x too."""
     together, singly = Made(), Made()
     for made in (together, singly):
         for _ in range(FIRST):
             made.record(0.5)
         made.rows()
-    rows = []
     for value in values:
         for made in (together, singly):
             made.now += 0.41  # so long that no value is held back
             made.record(value)
         singly.curve.fold()
-        rows += singly.rows(everything=False)
-    rows += singly.rows()
-    assert repr(together.rows()) == repr(rows)
+    assert repr(together.rows()) == repr(singly.rows())
 
 
 FINITE = st.one_of(st.floats(-1e300, 1e300), st.integers(-(2**54), 2**54), st.integers(-2, 2))
@@ -589,7 +600,7 @@ def test_points_that_are_not_due_cost_no_fold() -> None:
     made.record(1.0)
     made.rows(everything=False)  # that one is due
     for _ in range(8):
-        made.now += 0.1
+        made.now += 0.01
         made.record(2.0)
         assert made.rows(everything=False) == []
     assert made.curve.buffer
@@ -600,10 +611,10 @@ def test_points_that_are_not_due_cost_no_fold() -> None:
         longest = max(longest, len(made.curve.buffer))
     assert longest <= 25 * 5
     found = []
-    for _ in range(4):  # two seconds in company, and no value is missing
+    for _ in range(2):
         made.now += 1.0
         found += made.rows(everything=False)
-    assert sum(row[5] for row in found) == 2009
+    assert sum(row[5] for row in found) == 2008
 
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)

@@ -44,7 +44,7 @@ _CHUNK = 512 * STRIDE
 _LITTLE = 24 * STRIDE
 _LIMIT = 65_536 * STRIDE
 _FAR, _LEAST, _LOWEST = sys.float_info.max, -sys.float_info.max, -inf
-_WAIT = 2.0  # seconds for which points wait for others, to leave together, where intervals are short
+_SHORTEST = 0.1  # seconds that an interval has lasted at least when a collection ends it
 _AT_ONCE, _PART = 16, 8  # of many series that are due together, so many are taken at once, or one in so many
 _VALUES = 7  # the column of how many
 _PLAIN = 4  # points of a record that is made in the quick way, at most
@@ -121,7 +121,7 @@ class GaugeCurve:
         if len(buffer) >= _CHUNK:
             self.fold()
         if ATOMIC and not self.late and not gauge.followed and (self._state.singly <= 0 or not self._wanted()):
-            glance = _GLANCE if self._curves.interval() == INTERVAL else _LONG_GLANCE
+            glance = self._curves.glance()
             room = int(count * glance / since) if since >= glance else 4 * count
             self._settle(now, min(room, _ROOM), None)
 
@@ -149,7 +149,7 @@ class GaugeCurve:
             if not taken:
                 self._bound()
                 return False
-            state = after(entries, self._state, self._curves.interval(), keeps=self._wanted())
+            state = after(entries, self._state, self._curves.longest_interval(), keeps=self._wanted())
             left -= taken
             # No call in these lines, see interrupts.ATOMIC: an interrupt neither loses nor doubles anything.
             del buffer[:taken]
@@ -196,37 +196,31 @@ class GaugeCurve:
         with self._lock:
             self._fold(now)
             values, singly, due, held, points = self._state
-            interval = self._curves.interval()
-            if held is not None and (everything or now >= due):
-                due = max(due, held.moment) + interval
+            if held is not None and (everything or now >= self._curves.soonest_end(due)):
+                due = max(now, held.moment) + self._curves.longest_interval()
                 points = points + array("d", held)
                 held = None
-            found, wait = points, _WAIT if interval == INTERVAL else 0.0
-            if found and not everything and now - found[1] < wait and len(found) < _CHUNK:
-                found = NONE
-            rest = NONE if found else points
-            self._state = CurveState(values, singly, due, held, rest)
-            if held is None and not rest:
+            self._state = CurveState(values, singly, due, held)
+            if held is None:
                 self._wait_for_more()
-            elif rest and singly <= 0 and not self.late:
-                self.next = rest[1] + wait
             else:
                 self.next = self._next_due()
-            return found
+            return points
 
-    def take_one(self, now: float, interval: float) -> tuple[Any, ...] | None:
+    def take_one(self, now: float) -> tuple[Any, ...] | None:
         """Return the only point that is due, as :func:`point_of` does; None where :meth:`take` has to look."""
         if self._lock.locked():
             return None
         with self._lock:
             values, singly, due, held, points = self._state
-            if singly > 0 or points or now < due or not switch.on:
+            if singly > 0 or points or now < self._curves.soonest_end(due) or not switch.on:
                 return None
             buffer = self.buffer
             room = 0
+            longest, glance = self._curves.longest_interval(), self._curves.glance()
             if buffer and ATOMIC and not self.gauge.followed:  # for as many as come between two looks at the clock
-                since = buffer[-1] - due + interval
-                room = min(int(sum(buffer[3::STRIDE]) * _LONG_GLANCE / since), _ROOM) if since > _LONG_GLANCE else 0
+                since = buffer[-1] - due + longest
+                room = min(int(sum(buffer[3::STRIDE]) * glance / since), _ROOM) if since > glance else 0
             if self._settle(now, room, None):
                 self._shown = now
             self._glanced = now if room else self._glanced
@@ -236,7 +230,7 @@ class GaugeCurve:
             found = point_of(entries, values, held)
             if found is None or found[-1] == 1:
                 return None
-            taken, state = len(entries), CurveState(found[0] + 1, singly, found[1] + interval)
+            taken, state = len(entries), CurveState(found[0] + 1, singly, now + longest)
             # No call in these lines, as in a fold.
             del buffer[:taken]
             self._state = state
@@ -247,10 +241,10 @@ class GaugeCurve:
             return found
 
     def _next_due(self) -> float:
-        """Return when points leave: where they wait for others, once the first one has done so."""
+        """Return when the next point may leave."""
         if self.late or self._state.singly > 0:
             return -inf
-        return self._state.due + (_WAIT + _GLANCE if self._curves.interval() == INTERVAL else 0.0)
+        return self._curves.soonest_end(self._state.due)
 
     def _wait_for_more(self) -> None:
         """Have nothing taken before the next value, which goes the slow way."""
@@ -340,6 +334,23 @@ class GaugeCurves:
         """Return the seconds a point."""
         return INTERVAL if len(self._curves) <= FEW else LONG_INTERVAL
 
+    def longest_interval(self) -> float:
+        """Return the seconds after which an interval ends by itself: a collection a second ends a short one first."""
+        interval = self.interval()
+        return interval if interval > INTERVAL else interval + _GLANCE
+
+    def soonest_end(self, due: float) -> float:
+        """Return when a collection may end an interval that ends by itself at ``due``.
+
+        A long one waits for its time: as many points as there are series would leave each second.
+        """
+        longest = self.longest_interval()
+        return due if longest == LONG_INTERVAL else due - longest + _SHORTEST
+
+    def glance(self) -> float:
+        """Return the seconds between two looks at the clock, about."""
+        return _GLANCE if self.interval() == INTERVAL else _LONG_GLANCE
+
     def follow(self, gauge: LastValue, named: Named, attributes: Attributes) -> GaugeCurve:
         """Return the curve of a gauge's series, new."""
         name, group, unit = named
@@ -353,8 +364,8 @@ class GaugeCurves:
 
     def take(self, *, everything: bool) -> Iterator[PackedPoints | PlainPoints]:
         """Yield the points that are due, or all that were recorded so far."""
-        wall, now, interval = time.time_ns(), self.clock(), self.interval()
-        is_long = interval > INTERVAL
+        wall, now = time.time_ns(), self.clock()
+        is_long = self.interval() > INTERVAL
         # If many are due at once they are spread over the next ones, and are due apart from then on.
         left = max(_AT_ONCE, len(self._curves) // _PART) if is_long else len(self._curves)
         for curve in list(self._curves):
@@ -366,7 +377,7 @@ class GaugeCurves:
                     left -= 1
                     if left < 0:
                         continue
-                if is_long and (found := curve.take_one(self.clock(), interval)) is not None:
+                if (found := curve.take_one(self.clock())) is not None:
                     x, moment, value, low, low_x, high, high_x, count = found
                     at_unix = wall - int((now - moment) * 1e9)
                     yield PlainPoints(curve.head, 1, (at_unix, x, value, low, low_x, high, high_x, count))
