@@ -22,6 +22,7 @@ RANKS = """
         {}
     time.sleep(60)
 """
+COLLECTIVE = RANKS.replace("time.sleep(60)", "dist.barrier()")
 SPAWNED = """
     import os, signal, time
     import torch.distributed as dist, torch.multiprocessing as mp
@@ -131,11 +132,21 @@ ENDS = (
         "SIGKILL of rank 1 under `torchrun`",
         "time.sleep(2); os.kill(os.getpid(), signal.SIGKILL)",
         "failed (exit code 1)",
-        r"failed with exit code 1: ChildFailedError: rank 1 \(pid \d+\) was killed by SIGKILL",
+        "failed with exit code 1; rank 1 failed first: killed by SIGKILL",
         None,
-        "ChildFailedError: rank 1 (pid 1234) was killed by SIGKILL",
+        "rank 1 failed first: killed by SIGKILL",
         1,
         RANKS,
+    ),
+    RunEnd(
+        "`os._exit(3)` of rank 1 under `torchrun`, rank 0 is in `all_reduce`",
+        "time.sleep(1); os._exit(3)",
+        "failed (exit code 1)",
+        "failed with exit code 1; rank 1 failed first: exit code 3",
+        None,
+        "rank 1 failed first: exit code 3",
+        1,
+        COLLECTIVE,
     ),
     RunEnd(
         "an exception in a child of `mp.spawn`",
@@ -144,6 +155,16 @@ ENDS = (
         "failed with exit code 1; rank 1 failed first: KeyError: 'lr'",
         None,
         "rank 1 failed first: KeyError: 'lr'",
+        1,
+        SPAWNED,
+    ),
+    RunEnd(
+        "`os._exit(3)` in a child of `mp.spawn`",
+        "time.sleep(1); os._exit(3)",
+        "failed (exit code 1)",
+        "failed with exit code 1; rank 1 failed first: exit code 3",
+        None,
+        "rank 1 failed first: exit code 3",
         1,
         SPAWNED,
     ),

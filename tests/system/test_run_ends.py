@@ -14,7 +14,7 @@ from hubs import serving
 from launches import run
 from programs import run as run_alone
 from programs import write
-from run_ends import ENDS, RANKS, SIMPLE, RunEnd
+from run_ends import COLLECTIVE, ENDS, RANKS, SIMPLE, RunEnd
 from studio import Studio
 from tachograph import runs
 from tachograph.cli import main
@@ -44,7 +44,9 @@ RANK_FAILS = next(end for end in ENDS if end.source is RANKS)
 @pytest.mark.parametrize(
     "end",
     [
-        pytest.param(end, id=end.name, marks=() if end.source is SIMPLE or end is RANK_FAILS else pytest.mark.long)
+        pytest.param(
+            end, id=end.name, marks=() if end.source in (SIMPLE, COLLECTIVE) or end is RANK_FAILS else pytest.mark.long
+        )
         for end in ENDS
     ],
 )
@@ -53,7 +55,11 @@ def test_an_end_is_told_alike_everywhere(tmp_path: Path, end: RunEnd, capsys: py
     if end.source is not SIMPLE:
         pytest.importorskip("torch")
     path, store = write(tmp_path, program_of(end)), tmp_path / "store"
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if end.source is RANKS else []
+    launcher = (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        if end.source in (RANKS, COLLECTIVE)
+        else []
+    )
     more = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     done = run(tmp_path, sys.executable, *launcher, str(path), options=("--run-id", "r"), timeout=TIME_LIMIT, **more)
     assert done.returncode == end.code, done.stderr

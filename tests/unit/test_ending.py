@@ -100,7 +100,75 @@ def test_a_killed_rank_is_the_cause(tmp_path: Path) -> None:
     say(hub, 0, "exception", failure=("RuntimeError", "Connection reset by peer"))
     say(hub, 9, "exception", role="agent", failure=("ChildFailedError", "rank 1 (pid 7) was killed by SIGABRT"))
     hub.close()
-    assert str(ended(tmp_path)) == "failed: ChildFailedError: rank 1 (pid 7) was killed by SIGABRT"
+    assert str(ended(tmp_path)) == "failed; rank 1 failed first: killed by SIGABRT"
+
+
+LOST = ("RuntimeError", "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:30442.")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "report", "expected"),
+    [
+        ("agent", ("ChildFailedError", "rank 1 (pid 101) ended with exit code 3"), "exit code 3"),
+        ("agent", ("ChildFailedError", "rank 1 (pid 101) was killed by SIGSEGV"), "killed by SIGSEGV"),
+        ("", ("ProcessExitedException", "process 1 (pid 101) ended with exit code 3"), "exit code 3"),
+        # Both ended within one of the agent's polls, and torch names the lowest rank then.
+        (
+            "agent",
+            ("ChildFailedError", "rank 0 (pid 100) ended with exit code 1"),
+            "ended before the others, without an exception",
+        ),
+        ("", ("RuntimeError", "a launcher of another library"), "ended before the others, without an exception"),
+    ],
+)
+def test_a_rank_that_reports_no_exception_is_the_cause(
+    tmp_path: Path, launcher: str, report: tuple[str, str], expected: str
+) -> None:
+    """Rank 1 calls ``os._exit()`` or is killed: rank 0, which lost its connection to it, never failed first."""
+    clock = Clock()
+    hub = Hub(tmp_path, run="run", clock=clock)
+    say(hub, 1, pid=101)
+    clock.forward(1)
+    say(hub, 0, pid=100)
+    lost = logs(
+        rank(0, pid=100),
+        ("tachograph.process.failure", dict(zip(("exception.type", "exception.message"), LOST, strict=True))),
+        stream="0.life",
+        time=clock() + SECOND,
+    )
+    hub.receive_logs(lost)
+    hub.receive_logs(
+        logs(rank(0, pid=100), ("tachograph.process.end", {"reason": "exception"}), stream="0100", first=2)
+    )
+    agent = {**rank(0, pid=99, **{"dl.role": launcher, "service.instance.id": "launcher"})}
+    del agent["dl.rank"]
+    hub.receive_logs(logs(agent, BEGIN, stream="launcher"))
+    told = dict(zip(("exception.type", "exception.message"), report, strict=True))
+    hub.receive_logs(
+        logs(agent, ("tachograph.process.failure", told), stream="launcher.life", time=clock() + 2 * SECOND)
+    )
+    hub.receive_logs(logs(agent, ("tachograph.process.end", {"reason": "exception"}), stream="launcher", first=2))
+    clock.forward(600)
+    hub.tick()
+    hub.close()
+    assert str(ended(tmp_path)) == f"failed; rank 1 failed first: {expected}"
+    found = runs.open("run", tmp_path).failures
+    assert [each.rank for each in found[:2]] == [1, 0]
+
+
+def test_a_lost_connection_is_a_consequence(tmp_path: Path) -> None:
+    """The exception of another rank comes first, though its clock is ahead; a rank that ends well later does not."""
+    clock = Clock()
+    hub = Hub(tmp_path, run="run", clock=clock)
+    say(hub, 0, "exception", failure=LOST)
+    clock.forward(10)
+    say(hub, 2, "exit")
+    assert str(ended(tmp_path)).startswith("failed; rank 0 failed first: RuntimeError")
+    told = {"exception.type": "ValueError", "exception.message": "boom"}
+    hub.receive_logs(logs(rank(1), BEGIN, stream="s1"))
+    hub.receive_logs(logs(rank(1), ("tachograph.process.failure", told), stream="s1.life", time=START + 60 * SECOND))
+    assert str(ended(tmp_path)) == "failed; rank 1 failed first: ValueError: boom"
+    hub.close()
 
 
 def test_a_start_that_begins_anew_has_not_failed_yet(tmp_path: Path) -> None:

@@ -91,17 +91,17 @@ def test_the_process_that_failed_first_leads_to_its_last_point(tmp_path: Path) -
     [
         (
             "rank 1 (pid 7) was killed by SIGKILL",
-            ["Failed (exit code 1); rank 1 was killed by SIGKILL", "Rank 0 failed: RuntimeError"],
+            ["Failed (exit code 1); rank 1 failed first: killed by SIGKILL", "Rank 0 failed: RuntimeError"],
         ),
-        ("rank 0 (pid 7) ended with exit code 1", ["Failed (exit code 1); rank 0 failed: RuntimeError"]),
+        ("rank 0 (pid 100) ended with exit code 1", ["Failed (exit code 1); rank 0 failed: RuntimeError"]),
         (
             "rank 1 (pid 7) ended with exit code 9",
-            ["Failed (exit code 1); rank 0 failed first: RuntimeError", "Torchrun failed: ChildFailedError"],
+            ["Failed (exit code 1); rank 1 failed first: exit code 9", "Rank 0 failed: RuntimeError"],
         ),
     ],
 )
 def test_torchrun_tells_of_ranks_that_cannot(tmp_path: Path, message: str, titles: list[str]) -> None:
-    """A rank that was killed is what went wrong first; what a rank has told itself is not told again by torchrun."""
+    """A rank that ended without an exception failed first; torchrun's exception repeats none that a rank reported."""
     hub = started(tmp_path, status=1)
     hub.receive_logs(logs(rank(0), *failed("RuntimeError", "gone"), stream="a"))
     agent = {**rank(0, **{"dl.role": "agent", "service.instance.id": "agent"})}

@@ -64,19 +64,28 @@ def _told_by_torch(error: BaseException) -> tuple[str, str] | None:
 
     torchrun's agent ends with ChildFailedError, which has the exit code of each rank, and the exception of those that
     have written torch's error file (``@record``). ``mp.spawn`` raises ProcessRaisedException, with the traceback of the
-    child as text (torch/distributed/elastic/multiprocessing/errors, torch/multiprocessing/spawn.py).
+    child as text, or ProcessExitedException, with its exit code (torch/distributed/elastic/multiprocessing/errors,
+    torch/multiprocessing/spawn.py). ``tachograph.runs.ending`` reads these sentences.
     """
     kind, module = type(error).__qualname__, type(error).__module__
     if kind == "ChildFailedError" and module.startswith("torch.distributed.elastic."):
         rank, first = error.get_first_failure()  # type: ignore[attr-defined]
-        who = f"rank {rank} (pid {first.pid})"
-        if first.exitcode < 0:
-            return kind, f"{who} was killed by {signal_name(-first.exitcode)}"
         message = first.message.get("message", "") if isinstance(first.message, dict) else ""
         message = masked_message(str(message), MOST_MESSAGE)
-        return kind, f"{who} ended with exit code {first.exitcode}{f': {message}' if message else ''}"
+        end = _end_of_process(f"rank {rank} (pid {first.pid})", first.exitcode)
+        return kind, f"{end}: {message}" if message and first.exitcode >= 0 else end
+    if kind == "ProcessExitedException" and module.startswith("torch.multiprocessing."):
+        who = f"process {error.error_index} (pid {error.error_pid})"  # type: ignore[attr-defined]
+        return kind, _end_of_process(who, error.exit_code)  # type: ignore[attr-defined]
     if kind == "ProcessRaisedException" and module.startswith("torch.multiprocessing."):
         cause, _ = split_cause(str(error).rstrip())
         who = f"process {error.error_index} (pid {error.error_pid})"  # type: ignore[attr-defined]
         return kind, f"{who}: {cause}" if cause else who
     return None
+
+
+def _end_of_process(who: str, exit_code: int) -> str:
+    """Return a sentence about the end of a process; a negative exit code is the number of a signal."""
+    if exit_code < 0:
+        return f"{who} was killed by {signal_name(-exit_code)}"
+    return f"{who} ended with exit code {exit_code}"

@@ -15,7 +15,15 @@ State = Literal["running", "finished", "failed", "killed", "lost", "unknown"]
 _KILLED = {"sigterm": signal.SIGTERM, "sigint": signal.SIGINT}  # reasons of process ends
 _FEW = 4
 _LINE = 200  # characters of a message in one line
-_KILLED_RANK = re.compile(r"rank \d+ \(pid \d+\) was killed by ")  # as torchrun's process says it: see _failure.py
+# How a launcher reports the end of a process that it started: see tachograph/pipeline/_failure.py.
+_REPORTED_END = re.compile(
+    r"(rank|process) (\d+) \(pid (\d+)\) (?:was (killed by \w+)|ended with (exit code \d+(?:: .*)?))", re.DOTALL
+)
+# What gloo, NCCL, a TCPStore and sockets raise in a process whose peer has ended before.
+_LOST_PEER = re.compile(
+    r"closed by peer|reset by peer|broken pipe|connection was likely closed|remote process exiting", re.IGNORECASE
+)
+_ENDED_FIRST = "ended before the others, without an exception"
 
 
 class Failure(NamedTuple):
@@ -25,8 +33,9 @@ class Failure(NamedTuple):
         rank: None where it has none.
         role: empty where it has none.
         time_unix_nano: when the process told it, by its own clock.
-        type: of the exception; empty where it is not known.
-        message: its message, of at most 2,000 characters, without secrets; empty where there is none.
+        type: of the exception; empty where it is not known, or the process ended without one.
+        message: its message, of at most 2,000 characters, without secrets; empty where there is none. Of a process that
+            ended without an exception it says how: ``exit code 3``, ``killed by SIGKILL``.
     """
 
     rank: int | None
@@ -41,15 +50,10 @@ class Failure(NamedTuple):
         """The name of the process: ``rank 1``, or its role; empty for the program itself and for its launcher."""
         return "" if self.role == "agent" else _named(self.rank, self.role)
 
-    @property
-    def is_kill(self) -> bool:
-        """Tell whether torchrun says it of a rank that a signal has killed: the failures of others follow from that."""
-        return self.role == "agent" and _KILLED_RANK.match(self.message) is not None
-
     def __str__(self) -> str:
         said = " ".join(self.message.split())
         said = said if len(said) <= _LINE else f"{said[: _LINE - 1]}…"
-        return ": ".join(filter(None, (self.type or "an exception", said)))
+        return ": ".join(filter(None, (self.type, said))) or "an exception"
 
 
 class Ending(NamedTuple):
@@ -143,18 +147,67 @@ def _status(look: Look, job: Sequence[Member]) -> int | None:
 
 
 def _failures(look: Look, job: Sequence[Member]) -> list[Failure]:
-    """Return the failures of each process's newest start, the first one first; launchers last, but for a kill."""
+    """Return the failures of each process's newest start, the cause first.
+
+    A launcher names the process that ended first. If that process reported no exception, it is the cause: it was
+    killed, or called ``os._exit()``. Otherwise the earliest exception is the cause, but never that of a rank that lost
+    the connection to a peer as long as another rank ended before. Launchers come last.
+    """
     by_start = {(one.number, one.newest.pid, one.newest.restart): one for one in job}
-    found = []
-    for process, pid, restart, *told in look.rows("SELECT process, pid, restart, time, type, message FROM failure"):
+    raised: list[Failure] = []
+    reported: list[Failure] = []
+    for process, pid, restart, *told in look.rows(
+        "SELECT process, pid, restart, time, type, message FROM failure ORDER BY time"
+    ):
         one = by_start.get((process, pid, restart))
-        if one is not None:
-            found.append(Failure(one.rank, one.role, pid, *told))
-    ranked = any(each.rank is not None for each in found)
-    return sorted(
-        found,
-        key=lambda each: (not each.is_kill, each.role == "agent", ranked and each.rank is None, each.time_unix_nano),
-    )
+        if one is None:
+            continue
+        failure = Failure(one.rank, one.role, pid, *told)
+        end = _reported_end(failure, job)
+        if end is None:
+            raised.append(failure)
+        else:  # it is listed as that process's failure, to which the launcher's own exception adds nothing
+            reported.append(end)
+    known = {(each.rank, each.pid) for each in raised}
+    causes = [each for each in reported if (each.rank, each.pid) not in known]
+    of_ranks = [each for each in raised if each.rank is not None and each.role != "agent"]
+    lost_peer = [each for each in of_ranks if _LOST_PEER.search(each.message)]
+    others = [each for each in of_ranks if each not in lost_peer]
+    if lost_peer and not causes and not others:
+        causes = _ended_first(look, job, lost_peer)
+    rest = sorted((each for each in raised if each not in of_ranks), key=lambda each: each.role == "agent")
+    return [*causes, *others, *lost_peer, *rest]
+
+
+def _reported_end(failure: Failure, job: Sequence[Member]) -> Failure | None:
+    """Return the end of another process that a launcher's failure reports; None for a failure of the process itself."""
+    found = None if failure.rank is not None else _REPORTED_END.match(failure.message)
+    if found is None:
+        return None
+    noun = found[1]
+    number = int(found[2])
+    pid = int(found[3])
+    member = next((one for one in job if one.newest.pid == pid and (noun == "process" or one.rank == number)), None)
+    rank = number if noun == "rank" else None if member is None else member.rank
+    if rank is None:
+        return None  # a process without a name: the launcher's own words say more
+    return Failure(rank, "" if member is None else member.role, pid, failure.time_unix_nano, "", found[4] or found[5])
+
+
+def _ended_first(look: Look, job: Sequence[Member], lost_peer: Sequence[Failure]) -> list[Failure]:
+    """Return the rank that ended before others lost their connection to it; none where no such rank is known."""
+    since = min(each.time_unix_nano for each in lost_peer)
+    is_over = _status(look, job) is not None
+    failed = {(each.rank, each.pid) for each in lost_peer}
+    gone = []
+    for one in job:
+        newest = one.newest
+        is_gone = newest.ended == "exit" or (not newest.ended and (newest.lost or is_over))
+        if one.rank is not None and is_gone and newest.last < since and (one.rank, newest.pid) not in failed:
+            gone.append(one)
+    # One that fell silent was killed or called os._exit(); one that ended well only ended early.
+    gone.sort(key=lambda one: (bool(one.newest.ended), one.newest.last))
+    return [Failure(one.rank, one.role, one.newest.pid, one.newest.last, "", _ENDED_FIRST) for one in gone[:1]]
 
 
 def failures(look: Look, found: Sequence[Member]) -> list[Failure]:

@@ -27,7 +27,6 @@ _LEFT_OUT = re.compile(r"(?:^|[\W_])(?:lr|learning_rate|epoch|step)s?(?:$|[\W_])
 _MINUTE, _HOUR = 60, 3600  # seconds
 _EVER = 2**63 - 1
 _SQL_MOST = 500  # curves in one query
-_OF_A_RANK = re.compile(r"rank (\d+) \(pid \d+\) (?:was (killed by \w+)|ended with exit code)")  # see _failure.py
 _ENDED = {"exception": "ended with an exception", "sigterm": "was terminated (SIGTERM)", "sigint": "was interrupted"}
 
 
@@ -167,19 +166,8 @@ def _samples(look: Look, block: int) -> list[Sample]:
 def _ended(look: Look, end: Ending, found: Sequence[Member], job: Sequence[Member], places: _Places) -> list[Fault]:
     """Return the end of the run, and the exceptions of its last attempt, the first one first."""
     raised = [] if end.state == "finished" else failures(look, found)
-    ranks = {each.rank for each in raised}
-    killed, failed = [], []
-    for each in raised:
-        of = _OF_A_RANK.match(each.message) if each.role == "agent" else None
-        if of is None:
-            failed.append(_raised(each, places))
-        elif of[2]:  # it is the cause of what the others raised
-            rank, time = int(of[1]), each.time_unix_nano
-            killed.append(Fault("exception", f"rank {rank} was {of[2]}", "", time, rank, places.before(time, rank)))
-        elif int(of[1]) not in ranks:  # else torchrun says again that the rank has ended
-            failed.append(_raised(each, places))
-    known = [*killed, *failed]
-    if len(failed) > 1 and not killed:
+    known = [_raised(each, places) for each in raised]
+    if len(known) > 1:
         known[0] = known[0]._replace(title=known[0].title.replace(" failed: ", " failed first: ", 1))
     if end.state in ("failed", "killed"):
         brief = f"{end.brief[0].upper()}{end.brief[1:]}"
@@ -196,9 +184,10 @@ def _ended(look: Look, end: Ending, found: Sequence[Member], job: Sequence[Membe
 
 def _raised(failure: Failure, places: _Places) -> Fault:
     who = failure.process or ("torchrun" if failure.role == "agent" else "the program")
-    title = f"{who} failed: {failure.type or 'an exception'}"
+    title = f"{who} failed: {failure.type or failure}"
+    detail = failure.message if failure.type else ""
     where = places.before(failure.time_unix_nano, failure.rank)
-    return Fault("exception", title, failure.message, failure.time_unix_nano, failure.rank, where)
+    return Fault("exception", title, detail, failure.time_unix_nano, failure.rank, where)
 
 
 def _lost(job: Sequence[Member], places: _Places, now: int, *, written: bool) -> list[Fault]:
