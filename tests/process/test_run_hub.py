@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -101,6 +102,121 @@ def test_lost_points_are_said_at_the_end(tmp_path: Path) -> None:
         (found,) = told["losses"]
         assert (found["reason"], found["destination"], found["points"]) == ("no_number", "registry", 4)
         assert found["why"]
+
+
+SIGNALING = """
+    import os, signal, subprocess, sys, time
+    import tachograph
+
+    def signal_hub(number):
+        words = ["pgrep", "-P", str(os.getppid()), "-f", "hub --run-id"]
+        hub = int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+        os.kill(hub, number)
+        return hub
+
+    def stop_hub(seconds):
+        hub = signal_hub(signal.SIGSTOP)
+        again = f"sleep {seconds}; kill -CONT {hub}"
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.Popen(["/bin/sh", "-c", again], start_new_session=True, **quiet)
+
+    def record(count, offset):
+        for step in range(count):
+            tachograph.put_metric("batches.success", 1)
+            tachograph.log({"loss": float(step)}, step=offset + step)
+"""
+SLOW_HUB = (
+    SIGNALING
+    + """
+    record(751, 0)
+    time.sleep(1.5)
+    record(249, 751)
+    stop_hub(sys.argv[1])
+    if sys.argv[2] == "sigterm":
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "end", "code"),
+    [
+        pytest.param("1.2", "exit", 0, id="1.2 s"),
+        pytest.param("3", "exit", 0, id="3 s", marks=pytest.mark.long),
+        pytest.param("1.5", "sigterm", 128 + signal.SIGTERM, id="at SIGTERM"),
+    ],
+)
+def test_a_hub_that_is_slow_when_a_process_ends_costs_nothing(
+    tmp_path: Path, seconds: str, end: str, code: int
+) -> None:
+    """The job's own hub, alive and connected, is waited for up to ten seconds: what it gets late is not lost."""
+    done = run_program(tmp_path, SLOW_HUB, seconds, end)
+    assert done.returncode == code, done.stderr
+    assert ", none lost; tachograph studio shows it again" in done.stderr.splitlines()[-1]
+    assert "was lost" not in done.stderr
+    (listed,) = runs.list(tmp_path / "store")
+    run = runs.open(listed.id, tmp_path / "store")
+    (counter,) = run.series("batches.success")
+    assert (counter.value, listed.points) == (1000, 1000)
+
+
+@pytest.mark.long
+def test_many_processes_that_end_at_once_lose_nothing(tmp_path: Path) -> None:
+    """The hub of forty children that keep all CPUs busy takes the points of each."""
+    children = """
+        import os, subprocess, sys
+        child = "import tachograph\\nfor step in range(100): tachograph.log({'loss': float(step)}, step=step)"
+        started = [
+            subprocess.Popen([sys.executable, "-c", child], env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "40"})
+            for rank in range(40)
+        ]
+        assert [each.wait() for each in started] == [0] * 40
+    """
+    done = run_program(tmp_path, children, timeout=400)
+    assert done.returncode == 0, done.stderr
+    (listed,) = runs.list(tmp_path / "store")
+    assert listed.points == 4000
+    assert ", none lost; tachograph studio shows it again" in done.stderr.splitlines()[-1]
+
+
+def test_what_could_not_be_delivered_is_said_at_the_end(tmp_path: Path) -> None:
+    """The hub dies with the process: the last line names the process, and how much did not reach the hub."""
+    dying = (
+        SIGNALING
+        + """
+    time.sleep(1.5)
+    record(249, 0)
+    signal_hub(signal.SIGKILL)
+"""
+    )
+    began = time.monotonic()
+    done = run_program(tmp_path, dying)
+    assert time.monotonic() - began < 12
+    assert done.returncode == 0, done.stderr
+    line = r"tachograph: finished: .*; program \(pid \d+\) ended with 25\d items undelivered; tachograph studio shows"
+    assert re.match(line, done.stderr.splitlines()[-1]), done.stderr
+
+
+@pytest.mark.long
+def test_what_a_stopped_hub_may_still_get_is_not_lost(tmp_path: Path) -> None:
+    """After ten seconds the process ends; what it has sent is not counted as lost, and the hub stores it."""
+    stopping = (
+        SIGNALING
+        + """
+    time.sleep(1.5)
+    record(249, 0)
+    stop_hub(13)
+"""
+    )
+    done = run_program(tmp_path, stopping)
+    assert done.returncode == 0, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("tachograph: finished: 249 points and ")
+    found = re.search(r"ended with (\d+) items undelivered and 249 items that the hub has not acknowledged", last)
+    assert found is not None, last
+    assert int(found[1]) < 249
+    assert "249 records" not in done.stderr.partition("data was lost")[2]
 
 
 def test_a_deleted_store_is_said_at_the_end(tmp_path: Path) -> None:

@@ -161,6 +161,20 @@ def test_close_is_bounded_while_a_send_is_stuck() -> None:
 
 
 @pytest.mark.timing
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_what_was_sent_to_a_receiver_that_reads_late_is_not_lost(is_gone: bool) -> None:
+    """A request without an answer is no loss if the receiver still reads it, which it cannot where it is gone."""
+    registry = Registry()
+    queue = DeliveryQueue("there", registry, reads_late=True)
+    queue.put(failing(Retry(why="no answer", uncertain=True, is_gone=is_gone)), 1, items=2)
+    queue.put(nothing, 1, items=5)
+    wait_until(lambda: queue.is_answering is not is_gone)
+    queue.close(0.3)
+    assert dropped(registry) == {"shutdown": 7 if is_gone else 5}
+    assert (queue.undelivered, queue.unanswered) == ((7, 0) if is_gone else (5, 2))
+
+
+@pytest.mark.timing
 def test_close_is_bounded_while_nothing_is_accepted() -> None:
     """A destination that asks for another attempt each time delays the end by the time-out alone."""
     registry = Registry()

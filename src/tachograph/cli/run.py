@@ -20,7 +20,7 @@ from tachograph.exporters.otlp.settings import ENDPOINT, read_otlp_settings
 from tachograph.exporters.standard_streams import never_fail
 from tachograph.identity.environment import Setting, setting, text
 from tachograph.identity.launch import RECORD_PROGRAM, Launch, launch_of, notes_of, tags_of
-from tachograph.identity.program import note_status, signal_name
+from tachograph.identity.program import StartMarks, Undelivered, note_status, signal_name
 from tachograph.identity.resource import store
 from tachograph.identity.run_id import run_id_of_command
 from tachograph.instrumentation.child_environment import child_environment
@@ -207,7 +207,9 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endp
     _explain(options.command[0], status)
     if hub is not None:
         note_status(started, status)
-        for line in _recorded(_end(hub, options.linger), status, options):
+        said = _end(hub, options.linger)
+        undelivered = [] if started is None else StartMarks(started).undelivered()
+        for line in _recorded(said, undelivered, status, options):
             say(line)
     elif endpoint:
         say(f"the job has ended: {_ended(status)}; what it recorded went to {_shown(endpoint)}")
@@ -269,14 +271,17 @@ def _ended(status: int) -> str:
     return f"failed (exit code {status})" if status else "finished"
 
 
-def _recorded(said: Mapping[str, Any], status: int, options: argparse.Namespace) -> Iterator[str]:
+def _recorded(
+    said: Mapping[str, Any], undelivered: Sequence[Undelivered], status: int, options: argparse.Namespace
+) -> Iterator[str]:
     """Yield the lines at the end: the process that failed first, the reasons of losses, and a line of all in all."""
     again = ["tachograph", "studio"]
     if options.store is not None:
         again += ["--store", str(options.store)]
     shown = f"{shlex.join(again)} shows it again"
+    left_over = [_left_over(undelivered)] if undelivered else []
     if not said:
-        yield f"{_ended(status)}: the hub did not say what was recorded; {shown}"
+        yield "; ".join([f"{_ended(status)}: the hub did not say what was recorded", *left_over, shown])
         return
     missing = [_lost(process) for process in said.get("lost", [])]
     unheard = said.get("unheard") or {}
@@ -292,16 +297,16 @@ def _recorded(said: Mapping[str, Any], status: int, options: argparse.Namespace)
     for loss in losses[:_FEW]:
         lost = f"{loss.points:,} point{'s' * (loss.points != 1)} lost, {named(loss.reason, loss.destination)}"
         yield f"{lost}: {loss.why.replace('`', '')}" if loss.why else lost
-    lost = f"lost: {in_words(losses)}" if losses else "none lost"
+    lost = f", lost: {in_words(losses)}" if losses else "" if left_over else ", none lost"
     points, events = said["points"], said.get("events", 0)
     diagnosis = said.get("diagnosis") or {}
     counted = f"{points:,} point{'s' * (points != 1)}"
     if not points and diagnosis.get("goodput"):  # a program that logs nothing
         counted = "the phases of its steps"
-    numbers = f"{counted} and {events:,} event{'s' * (events != 1)} were recorded, {lost}"
-    known = ", as far as is known" if missing else ""  # losses count once they have been reported
+    numbers = f"{counted} and {events:,} event{'s' * (events != 1)} were recorded{lost}"
+    known = ", as far as is known" if missing and lost else ""  # losses count once they have been reported
     renewed = [f"{each['file']} was {each['why']} meanwhile" for each in said.get("renewed", [])]
-    yield "; ".join([f"{_ended(status)}: {numbers}{known}", *missing, *renewed, shown])
+    yield "; ".join([f"{_ended(status)}: {numbers}{known}", *missing, *left_over, *renewed, shown])
     yield from _diagnosed(diagnosis)
 
 
@@ -326,12 +331,25 @@ def _lost(process: Mapping[str, Any]) -> str:
 
 
 def _unheard(processes: int, first: Sequence[Mapping[str, Any]]) -> str:
-    named = []
-    for each in first:
-        who = each["program"] or "a process" if each["rank"] is None else f"rank {each['rank']}"
-        named.append(f"{who} (pid {each['pid']})")
+    named = [_process(each["rank"], each["program"], each["pid"]) for each in first]
     more = f" and {processes - len(first)} more" if processes > len(first) else ""
     return f"{', '.join(named)}{more} started and never reported"
+
+
+def _left_over(undelivered: Sequence[Undelivered]) -> str:
+    """Return which processes ended before everything was delivered to the hub, and how much was not."""
+    named = [_process(each.rank, each.program, each.pid) for each in undelivered[:_FEW]]
+    more = f" and {len(undelivered) - _FEW} more" if len(undelivered) > _FEW else ""
+    given_up = sum(each.given_up for each in undelivered)
+    unanswered = sum(each.unanswered for each in undelivered)
+    amounts = [f"{given_up:,} items undelivered"] if given_up else []
+    amounts += [f"{unanswered:,} items that the hub has not acknowledged"] if unanswered else []
+    return f"{', '.join(named)}{more} ended with {' and '.join(amounts)}"
+
+
+def _process(rank: int | None, program: str, pid: int) -> str:
+    who = program or "a process" if rank is None else f"rank {rank}"
+    return f"{who} (pid {pid})"
 
 
 def _explain(program: str, code: int) -> None:

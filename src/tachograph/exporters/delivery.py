@@ -32,6 +32,7 @@ class Retry(Exception):  # noqa: N818 - not an error yet: it asks for another at
         after: seconds that the receiver asked to be left alone; None where it did not say.
         why: the reason, for the log.
         uncertain: the answer was lost, so the request may have arrived.
+        is_gone: nobody listens there, or the receiver has closed the connection.
 
     Attributes:
         kind: of trouble, each of which is said once.
@@ -39,10 +40,13 @@ class Retry(Exception):  # noqa: N818 - not an error yet: it asks for another at
 
     kind = "retry"
 
-    def __init__(self, after: float | None = None, why: str = "", *, uncertain: bool = False) -> None:
+    def __init__(
+        self, after: float | None = None, why: str = "", *, uncertain: bool = False, is_gone: bool = False
+    ) -> None:
         super().__init__(why)
         self.after = after
         self.uncertain = uncertain
+        self.is_gone = is_gone
 
 
 class Ended(Exception):  # noqa: N818 - no error: the end has come

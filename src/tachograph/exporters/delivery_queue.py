@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -73,11 +73,17 @@ class DeliveryQueue:
         longest_attempt: seconds.
         rest: returns a payload without its first items; needed where ``deliver`` settles parts of a request.
         at_least_once: a request that is sent again may arrive twice, and is counted (``tachograph.resent``).
+        reads_late: the receiver still reads a request that was sent before the end of this process, and not answered:
+            such a request does not count as lost.
         prepare: called by each worker of its own first.
         pace: called between slices of work.
         look_again: seconds between looks for files that processes which have ended left on the disk.
         disk_again: seconds after which a disk that took no more is tried again.
         clock: seconds, monotonic.
+
+    Attributes:
+        undelivered: items that :meth:`close` has given up.
+        unanswered: items that were sent and not answered by then; the receiver may have them.
     """
 
     def __init__(
@@ -98,6 +104,7 @@ class DeliveryQueue:
         longest_attempt: float | None = None,
         rest: Callable[[Any, int], Any] | None = None,
         at_least_once: bool = False,
+        reads_late: bool = False,
         prepare: Callable[[], None] = lambda: None,
         pace: Callable[[], None] = lambda: None,
         look_again: float = LOOK_AGAIN,
@@ -112,6 +119,7 @@ class DeliveryQueue:
         self._give_up_after = math.inf if spool is not None or give_up_after is None else give_up_after
         self._longest_attempt = longest_attempt or give_up_after or GIVE_UP_AFTER
         self._at_least_once, self._look_again, self._clock = at_least_once, look_again, clock or Clock()
+        self._reads_late = reads_late
         self._disk_again = disk_again
         self._kept: KeptRequests | None = None
         if spool is not None:
@@ -138,6 +146,9 @@ class DeliveryQueue:
         self._accepted = self._finished = self._lost = self._arrived = 0
         self._refused = self._refused_before = 0  # in attempts; before the last flush, or before what is queued since
         self._hurry, self._ended = False, self._deadline is not None
+        self._is_gone = False
+        self.undelivered = 0
+        self.unanswered = 0
         self._waiting_since, self._waited_until, self._awaited_until = 0.0, -math.inf, -math.inf
         self._back_off.forget()
 
@@ -249,6 +260,14 @@ class DeliveryQueue:
         """Items that wait in memory."""
         return self._waiting.items
 
+    @property
+    def is_answering(self) -> bool:
+        """Whether the receiver has answered the last attempt, or may still answer it: it has not closed the connection.
+
+        True as well before the first attempt.
+        """
+        return not self._is_gone
+
     def is_loading(self) -> bool:
         """Tell whether no worker is prepared yet."""
         return not self._workers.is_prepared and self._workers.are_alive
@@ -288,9 +307,22 @@ class DeliveryQueue:
         if self._kept is not None:
             self._kept.leave(left)
         if left:
-            waited = self._clock() - (self._waiting_since if started else began)
-            why = f"not delivered at the end, which has waited {waited:.1f} s for it: {amount(left)}"
-            self.losses.lose(sum(request.items for request in left), "shutdown", why)
+            self._give_up(left, self._clock() - (self._waiting_since if started else began))
+
+    def _give_up(self, left: Iterable[Request], waited: float) -> None:
+        """Count what is left at the end as lost, unless the receiver still reads it; it was waited for, in seconds."""
+        unanswered: list[Request] = []
+        undelivered: list[Request] = []
+        for request in left:
+            may_arrive = request.uncertain and self._reads_late and not self._is_gone
+            (unanswered if may_arrive else undelivered).append(request)
+        self.undelivered = sum(request.items for request in undelivered)
+        self.unanswered = sum(request.items for request in unanswered)
+        if unanswered:
+            self.losses.say("unanswered", f"no answer at the end after {waited:.1f} s for {amount(unanswered)}")
+        if undelivered:
+            why = f"not delivered at the end, which has waited {waited:.1f} s for it: {amount(undelivered)}"
+            self.losses.lose(self.undelivered, "shutdown", why)
 
     def reset_in_child(self) -> None:
         """Forget everything, after a fork: the parent process delivers it, and keeps its files."""
@@ -475,6 +507,8 @@ class DeliveryQueue:
     def _heard(self, again: Retry | None) -> None:
         """Note the end of an attempt: why another one is needed, or None."""
         self._hurry = self._hurry and again is None and bool(self._waiting)
+        if again is None or str(again) != _ENDED:
+            self._is_gone = again is not None and again.is_gone
         if again is None:
             if not self._back_off.failures:
                 return

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from tachograph.identity.environment import clean, system_text, text
 
@@ -196,6 +196,7 @@ FOLDER = "TACHOGRAPH_STARTED"
 _DESCRIBED = 5  # of those that are left
 _LONGEST = 1024  # bytes that are read of a mark, or of a helper's notes
 _HELPER = "helper-"
+_UNDELIVERED = "undelivered-"
 _STATUS = "status"
 _SIGNALS, _MOST_CODE = 128, 255
 
@@ -238,6 +239,33 @@ def note_helper(environ: Mapping[str, str], values: int) -> bool:
         except FileExistsError:
             return False
     return True
+
+
+class Undelivered(NamedTuple):
+    """What a process of the job could not deliver to the hub by its end.
+
+    Attributes:
+        pid: of the process.
+        rank: its rank; None where it has none.
+        program: its name.
+        given_up: points, records and spans that were not sent.
+        unanswered: those that were sent, and not answered in time: the hub may have received them.
+    """
+
+    pid: int
+    rank: int | None
+    program: str
+    given_up: int
+    unanswered: int
+
+
+def note_undelivered(environ: Mapping[str, str], rank: object, program: str, given_up: int, unanswered: int) -> None:
+    """Note for ``tachograph run`` what this process could not deliver by its end: see :class:`Undelivered`."""
+    path = _path(environ)
+    if path is not None:
+        note = f"{given_up} {unanswered}\n{'' if rank is None else rank}\n{program}"
+        with contextlib.suppress(OSError):
+            path.with_name(f"{_UNDELIVERED}{path.name}").write_text(note, encoding="utf-8", errors="replace")
 
 
 def note_status(folder: Path | None, status: int) -> None:
@@ -287,13 +315,33 @@ class StartMarks:
                     values += sum(map(int, file.read(_LONGEST).split()))
         return values
 
+    def undelivered(self) -> list[Undelivered]:
+        """Return what processes that have ended could not deliver, by pid."""
+        found = []
+        with contextlib.suppress(OSError):
+            for path in self._folder.glob(f"{_UNDELIVERED}[0-9]*"):
+                with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
+                    amounts, _, described = file.read(_LONGEST).decode(errors="replace").partition("\n")
+                    given_up, unanswered = amounts.split()
+                    who = _rank_and_program(described)
+                    pid = int(path.name.removeprefix(_UNDELIVERED))
+                    found.append(Undelivered(pid, *who, int(given_up), int(unanswered)))
+        return sorted(found)
+
     def _described(self, pid: int) -> dict[str, Any]:
-        rank, program = "", ""
+        described = ""
         with contextlib.suppress(OSError), (self._folder / str(pid)).open("rb") as file:
-            rank, _, program = file.read(_LONGEST).decode(errors="replace").partition("\n")
-        shown = "".join(letter if letter.isprintable() else "?" for letter in clean(program))
-        return {"pid": pid, "rank": int(rank) if rank.isdecimal() else None, "program": shown[:80]}
+            described = file.read(_LONGEST).decode(errors="replace")
+        rank, program = _rank_and_program(described)
+        return {"pid": pid, "rank": rank, "program": program}
 
     def close(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _rank_and_program(described: str) -> tuple[int | None, str]:
+    """Return the rank and the name of the program in a mark, which any process of the job may have written."""
+    rank, _, program = described.partition("\n")
+    shown = "".join(letter if letter.isprintable() else "?" for letter in clean(program))
+    return int(rank) if rank.isdecimal() else None, shown[:80]

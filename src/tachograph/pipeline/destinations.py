@@ -69,6 +69,8 @@ class Route(NamedTuple):
         retry_now: makes its next attempt now, even where the receiver has asked for time, and further ones soon, for so
             many seconds: the end is near.
         is_loading: tells whether it still loads its library, and can deliver nothing yet.
+        is_awaited: tells whether the end waits for it as long as it may, though it takes nothing at the moment: the
+            job's own hub, alive and connected.
         reads: returns the newest schema of our records that its receiver reads: our own hub says so in its answers; 0
             for every other receiver, None as long as it has not answered. It takes the points of curves, packed.
         intervals: tells whether it takes the exponential histograms of intervals; None as long as its receiver has not
@@ -77,6 +79,8 @@ class Route(NamedTuple):
         apart: it takes the points of curves, a record each, where it is no hub of ours: TACHOGRAPH_CURVES.
         records: it takes the records of the program's own logging, where it is no hub of ours: logs were asked for by
             name.
+        left_over: returns, once it is closed, how many items it has given up, and how many it has sent to the job's own
+            hub without an answer.
         queues: those of its receivers, where it may have several.
         spools: what it has not delivered by the end waits on the disk, for the next process.
         busy_at: returns when it had news last, in seconds of the monotonic clock; infinity where it does not tell.
@@ -91,11 +95,13 @@ class Route(NamedTuple):
     reader: ReaderFeed | None = None
     retry_now: Callable[[float], None] = lambda _longest: None
     is_loading: Callable[[], bool] = lambda: False
+    is_awaited: Callable[[], bool] = lambda: False
     reads: Callable[[], int | None] = lambda: 0
     intervals: Callable[[], bool | None] = lambda: False
     intervals_every: float = 0.0
     apart: bool = False
     records: bool = False
+    left_over: Callable[[], tuple[int, int]] = lambda: (0, 0)
     queues: Sequence[Queue] = ()
     spools: bool = False
     busy_at: Callable[[], float] = lambda: inf
@@ -148,8 +154,9 @@ class Routes:
 
         Returns:
             False where no receiver has taken anything for half a second, or for a whole one if it has taken some
-            before; or where it took too long. Batches are encoded meanwhile, for half of the time at most: requests of
-            this process are slow then, and a receiver is silent only if it takes nothing in the other half.
+            before, and none is awaited; or where it took too long. Batches are encoded meanwhile, for half of the time
+            at most: requests of this process are slow then, and a receiver is silent only if it takes nothing in the
+            other half.
         """
         end = time.monotonic() + longest
         for route in self:
@@ -165,12 +172,16 @@ class Routes:
                 if arrived:
                     return True
             else:  # where there is more to hand over, all of them may still get it
-                goes_on = handed_over is None or self._moves_on(before, silent)
-            if not goes_on and not any(route.is_loading() for route in self):
+                goes_on = handed_over is None or self._await_progress(before, silent)
+            if not goes_on and not any(route.is_loading() or route.is_awaited() for route in self):
                 break
         return False
 
-    def _moves_on(self, before: Mapping[int, int], until: float) -> bool:
+    def moves_on(self, before: Mapping[int, int]) -> bool:
+        """Tell whether a receiver goes on, as :meth:`goes_on` has it, or is awaited: see :attr:`Route.is_awaited`."""
+        return self.goes_on(before) or any(route.is_awaited() for route in self)
+
+    def _await_progress(self, before: Mapping[int, int], until: float) -> bool:
         """Wait for a receiver to take something since ``before``, or for nothing to wait; False where none has."""
         while self.delivered() == before and not self.flush(min(time.monotonic() + _LOOK_AGAIN, until)):
             if time.monotonic() >= until:
@@ -363,6 +374,8 @@ def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal], hur
         exporter,
         temporality=exporter.temporality,
         retry_now=exporter.retry_now,
+        is_awaited=exporter.is_awaited,
+        left_over=exporter.left_over,
         queues=exporter.queues,
         spools=bool(settings.spool_limit),
         reads=exporter.reads,

@@ -81,8 +81,8 @@ class Feed(Protocol):
     def halt(self) -> None:
         """Hand over no more, in any thread: the destinations are about to close."""
 
-    def close(self, *, exiting: bool) -> None:
-        """End."""
+    def close(self, *, exiting: bool) -> int:
+        """End; return how many events are lost by that."""
 
 
 class EventFeed:
@@ -292,8 +292,12 @@ class EventFeed:
         """Hand over no more: waiting events stay in the journal, as a closed destination would only count them out."""
         self._halted = True
 
-    def close(self, *, exiting: bool) -> None:
-        """End: events that could not leave wait for a later start, or are counted where the process ends."""
+    def close(self, *, exiting: bool) -> int:
+        """End: events that could not leave wait for a later start, or are lost where the process ends.
+
+        Returns:
+            How many are lost; they are counted.
+        """
         self._journal.on_half_full = lambda: None
         self._journal.keep(True)
         points, lost = self._registry.points, 0
@@ -310,6 +314,7 @@ class EventFeed:
             self._registry.count_dropped("shutdown", "journal", lost)
             what = "1 event was" if lost == 1 else f"{lost} events were"
             _log.warning("journal: %s lost, the process ended before delivery", what)
+        return lost
 
     def _drained(self, limit: int, *, packs: bool) -> list[LogEvent]:
         if self._taken is None:
@@ -473,8 +478,9 @@ class GuestFeed:
     def halt(self) -> None:
         """Do nothing: the host goes on, and the guest is detached from it."""
 
-    def close(self, *, exiting: bool) -> None:  # noqa: ARG002 - what waits stays with the host
-        """Have nothing delivered any more."""
+    def close(self, *, exiting: bool) -> int:  # noqa: ARG002 - what waits stays with the host
+        """Have nothing delivered any more; nothing is lost by that."""
         for route in self._attached:
             self._host.detach(route)
         self._attached = []
+        return 0

@@ -110,7 +110,9 @@ class HubProcess:
                     (os.POSIX_SPAWN_DUP2, write, target),  # first: it may be a standard one, where those were closed
                     *((os.POSIX_SPAWN_DUP2, null, standard) for standard in range(3)),
                 ],
-                setpgroup=0,
+                # The terminal's signals are not for it. And a session has its own share of the CPU on Linux
+                # (sched_autogroup): else 60 processes that start or end at once would leave the hub none.
+                setsid=True,
                 setsigmask=[],
                 setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD],
             )

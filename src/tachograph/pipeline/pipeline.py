@@ -21,6 +21,7 @@ from tachograph.exporters.otlp.settings import Signal
 from tachograph.exporters.prometheus.client import ClientRegistry
 from tachograph.exporters.prometheus.page import Page
 from tachograph.hardware import Closer, observe
+from tachograph.identity.program import note_undelivered, program_name
 from tachograph.identity.rank import speaks_for_node
 from tachograph.identity.resource import series_labels
 from tachograph.pipeline._collection import Collection
@@ -434,7 +435,7 @@ class Pipeline:
             deadline = min(deadline, time.monotonic() + self.hand_on(_left(deadline), metrics=True))
         taken = self._hold_back()
         collected, arrived = self._flush(max(0.0, _left(deadline) - CLOSING))
-        if not (collected and arrived) and (self._takes or self._routes.goes_on(taken)):
+        if not (collected and arrived) and (self._takes or self._routes.moves_on(taken)):
             self.hand_on(_left(last_moment))  # it takes by now, or has taken all that was there before
         self._collection.close()
         self._events.halt()
@@ -448,9 +449,24 @@ class Pipeline:
         self._providers.sdk.close(max(_left(deadline), CLOSING))
         if self._hub is not None:
             self._hub.end(exiting=exiting)
-        self._events.close(exiting=exiting)
+        lost = self._events.close(exiting=exiting)
+        self._note_undelivered(lost, exiting=exiting)
         if self._sigterm is not None:
             self._sigterm.close()
+
+    def _note_undelivered(self, lost_events: int, *, exiting: bool) -> None:
+        """Note for ``tachograph run`` what did not reach the job's hub: nothing can tell the hub any more."""
+        if not exiting or not self.settings.own_hub:
+            return
+        given_up = lost_events
+        unanswered = 0
+        for route in self._routes.own:
+            undelivered, without_answer = route.left_over()
+            given_up += undelivered
+            unanswered += without_answer
+        if given_up or unanswered:
+            rank = self._identity.resource.get("dl.rank")
+            note_undelivered(os.environ, rank, program_name(), given_up, unanswered)
 
     def await_signal(self) -> None:
         """If SIGTERM is about to end the process, let it: a program that ends in that moment has not ended well."""

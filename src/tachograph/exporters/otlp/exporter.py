@@ -122,6 +122,7 @@ class OtlpExporter:
                 spool=spool(spool_folder(where, run_id, store)) if spool_limit else None,
                 first_back_off=first_back_off,
                 at_least_once=True,
+                reads_late=bool(reads),
                 pace=self._pace,
                 clock=clock,
             )
@@ -218,6 +219,17 @@ class OtlpExporter:
     def queues(self) -> tuple[DeliveryQueue, ...]:
         """Queues of the receivers: signals may have several, of which one is dead."""
         return tuple(self._queues.values())
+
+    def is_awaited(self) -> bool:
+        """Tell whether something waits for a hub of this job that is alive: its queue moves on, however slowly."""
+        return bool(self._given) and any(
+            queue.is_answering and not queue.is_through() for queue in self._queues.values()
+        )
+
+    def left_over(self) -> tuple[int, int]:
+        """Return how many items :meth:`close` has given up, and how many were sent but not answered by then."""
+        queues = self._queues.values()
+        return sum(queue.undelivered for queue in queues), sum(queue.unanswered for queue in queues)
 
     def close(self, timeout: float) -> None:
         """Send everything queued, and end, within ``timeout`` seconds."""

@@ -161,7 +161,8 @@ class _Direct:
             sock.sendall(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
             answer, keep = self._answer(sock)
         except (http.client.HTTPException, OSError) as error:
-            raise Retry(None, f"{self._where}: {_said_by(error)}", uncertain=is_sent) from None
+            is_gone = not isinstance(error, TimeoutError)
+            raise Retry(None, f"{self._where}: {_said_by(error)}", uncertain=is_sent, is_gone=is_gone) from None
         else:
             return answer
         finally:
