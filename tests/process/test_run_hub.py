@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -265,3 +267,31 @@ def test_a_hub_does_not_outlive_a_run_that_was_killed(tmp_path: Path) -> None:
         (hub,) = hubs_of(job.pid)
         job.kill()
     assert eventually(lambda: not Path(f"/proc/{hub}").exists())
+
+
+@pytest.mark.parametrize("port", ["taken", "not permitted"])
+def test_a_port_that_is_not_free_costs_no_telemetry(tmp_path: Path, port: str) -> None:
+    """``--port N``: the hub takes the next port that it can have, and the first and the last line say so."""
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as other:
+        taken = other.getsockname()[1] if port == "taken" else 1
+        if port != "taken" and _can_listen_on(taken):
+            pytest.skip("this user may listen on any port")
+        done = run_program(tmp_path, STEPS, "3", options=("--port", str(taken)))
+    assert done.returncode == 0, done.stderr
+    first, page_line, *_, last = done.stderr.splitlines()
+    said = re.fullmatch(rf"tachograph: port {taken} was not free, the hub's port is (\d+)", first)
+    assert said is not None, done.stderr
+    assert f"http://127.0.0.1:{said[1]}/" in page_line
+    assert f"; port {taken} was not free, the hub's port is {said[1]}; " in last
+    (listed,) = runs.list(tmp_path / "store")
+    assert [each.name for each in runs.open(listed.id, tmp_path / "store").metrics()] == ["step"]
+
+
+def _can_listen_on(port: int) -> bool:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return True

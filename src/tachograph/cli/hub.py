@@ -60,12 +60,12 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
     from tachograph.hub.guard import is_loopback, read_token
     from tachograph.hub.hub import Hub
     from tachograph.hub.lifetime import Lifetime, Node
-    from tachograph.hub.server import HubServer, address_of, listen
+    from tachograph.hub.server import PORT, HubServer, address_of, listen
     from tachograph.identity.program import StartMarks
 
     asked = setting(os.environ, "", None, "TACHOGRAPH_SYSTEM_METRICS")
     launch = handed_launch(os.environ)
-    with listen(options.host, options.port) as listener:
+    with listen(options.host, options.port, usual=options.first_port or PORT) as listener:
         host, url = address_of(listener)
         token = read_token(options.token_file, os.environ, loopback=is_loopback(host))
         name = clean(options.run_id or "") or text(os.environ, "TACHOGRAPH_RUN") or DEFAULT_RUN
@@ -117,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default %(default)s); others need a token")
     add("--port", type=port, help="0 for any free one (default: 4318, the next free one where that is taken)")
+    add("--first-port", type=port, metavar="N", help="without --port: listen on this port, or the next free one")
     add("--store", type=Path, metavar="DIR", help="where to keep it (default: TACHOGRAPH_STORE)")
     add("--run-id", metavar="ID", help=f"the run of what names none (default: TACHOGRAPH_RUN, else {DEFAULT_RUN!r})")
     add("--token-file", type=Path, metavar="FILE", help="who posts must send this token (else TACHOGRAPH_HUB_TOKEN)")

@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--endpoint", metavar="URL", help="send OTLP there, and start no hub; or set OTEL_EXPORTER_OTLP_ENDPOINT")
     add("--run-id", metavar="ID", help="the run's id; by default the launcher's or scheduler's, or a new one")
-    add("--port", type=port, metavar="N", help="the hub's port; by default 4318, or the next free one")
+    add("--port", type=port, metavar="N", help="the hub's port (default 4318), or the next one if it is not free")
     add("--store", type=Path, metavar="DIR", help="the folder where the hub stores runs")
     add("--linger", type=seconds, metavar="S", help="seconds that the hub stays after the job")
     add("--forward", metavar="URL", help="have the hub send everything on to this OTLP endpoint")
@@ -178,10 +178,8 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endp
     except ImportError as error:
         return fail("run", f"no hub, and no job was started: {error}", WRONG_USAGE)
     say = _nothing if options.quiet else _say
-    if hub is not None:
-        say(f"the run is drawn at {hub.page} and its metrics are at {hub.url}/metrics")
-        say(f"run {run}, stored in {hub.store}")
-    elif endpoint:
+    remarks = [] if hub is None else _announce(hub, run, options, say)
+    if endpoint:
         say(f"telemetry goes to {_shown(endpoint)}")
         if options.tag or options.notes:
             say("its tags and notes are not kept: there is no hub of its own")
@@ -209,11 +207,24 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endp
         note_status(started, status)
         said = _end(hub, options.linger)
         undelivered = [] if started is None else StartMarks(started).undelivered()
-        for line in _recorded(said, undelivered, status, options):
+        for line in _recorded(said, undelivered, status, options, remarks):
             say(line)
     elif endpoint:
         say(f"the job has ended: {_ended(status)}; what it recorded went to {_shown(endpoint)}")
     return status
+
+
+def _announce(hub: HubProcess, run: str, options: argparse.Namespace, say: Callable[[str], object]) -> list[str]:
+    """Say where the run is to be seen; return what the last line repeats: the hub could not have the port."""
+    port = urlsplit(hub.url).port
+    remarks = []
+    if options.port and port != options.port:
+        remarks.append(f"port {options.port} was not free, the hub's port is {port}")
+    for remark in remarks:
+        say(remark)
+    say(f"the run is drawn at {hub.page} and its metrics are at {hub.url}/metrics")
+    say(f"run {run}, stored in {hub.store}")
+    return remarks
 
 
 def _look(hub: HubProcess | None, say: Callable[[str], object], begin_line: Callable[[str], object]) -> None:
@@ -232,8 +243,11 @@ def _start_hub(
     arguments = ["--run-id", run, "--store", str(folder), "--quiet"]
     if started is not None:
         arguments += ["--started", str(started)]
-    for name in ("port", "linger", "forward"):
-        value = getattr(options, name)
+    for name, value in (
+        ("first-port" if options.port else "port", options.port),  # 0 is any free port
+        ("linger", options.linger),
+        ("forward", options.forward),
+    ):
         if value is not None:
             arguments += [f"--{name}", str(value)]
     try:
@@ -272,16 +286,28 @@ def _ended(status: int) -> str:
 
 
 def _recorded(
-    said: Mapping[str, Any], undelivered: Sequence[Undelivered], status: int, options: argparse.Namespace
+    said: Mapping[str, Any],
+    undelivered: Sequence[Undelivered],
+    status: int,
+    options: argparse.Namespace,
+    remarks: Sequence[str],
 ) -> Iterator[str]:
-    """Yield the lines at the end: the process that failed first, the reasons of losses, and a line of all in all."""
+    """Yield the lines at the end: the process that failed first, the reasons of losses, and a line of all in all.
+
+    Args:
+        said: the hub's summary; empty where it gave none.
+        undelivered: what processes could not deliver by their end.
+        status: how the job has ended.
+        options: of the command line.
+        remarks: further clauses of the last line.
+    """
     again = ["tachograph", "studio"]
     if options.store is not None:
         again += ["--store", str(options.store)]
     shown = f"{shlex.join(again)} shows it again"
     left_over = [_left_over(undelivered)] if undelivered else []
     if not said:
-        yield "; ".join([f"{_ended(status)}: the hub did not say what was recorded", *left_over, shown])
+        yield "; ".join([f"{_ended(status)}: the hub did not say what was recorded", *left_over, *remarks, shown])
         return
     missing = [_lost(process) for process in said.get("lost", [])]
     unheard = said.get("unheard") or {}
@@ -306,7 +332,7 @@ def _recorded(
     numbers = f"{counted} and {events:,} event{'s' * (events != 1)} were recorded{lost}"
     known = ", as far as is known" if missing and lost else ""  # losses count once they have been reported
     renewed = [f"{each['file']} was {each['why']} meanwhile" for each in said.get("renewed", [])]
-    yield "; ".join([f"{_ended(status)}: {numbers}{known}", *missing, *left_over, *renewed, shown])
+    yield "; ".join([f"{_ended(status)}: {numbers}{known}", *missing, *left_over, *renewed, *remarks, shown])
     yield from _diagnosed(diagnosis)
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # else each hub would load the libraries with which few of th
 
 PORT = 4318
 NEXT_PORTS = 64  # ports that are tried after the usual one, before any free one is taken
+_LAST_PORT = 65_535
 MOST_SCRAPES = 8  # waiting at once; further ones get 503 and Retry-After
 KEEP_ALIVE = 75  # seconds: longer than the usual export interval of 60
 _BACKLOG = 2048
@@ -61,11 +62,11 @@ def listen(host: str, port: int | None, *, usual: int = PORT) -> socket.socket:
 
     Args:
         host: address or name of this machine.
-        port: 0 for any free one; None for the usual one, or the next free one where that is taken.
+        port: 0 for any free one; None for the usual one, or the next one that can be had.
         usual: the usual port.
 
     Raises:
-        OSError: the host is none of this machine's, or the port is taken; the message says so.
+        OSError: the host is none of this machine's, or the port is taken or not permitted; the message says so.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)[0]
@@ -80,7 +81,7 @@ def listen(host: str, port: int | None, *, usual: int = PORT) -> socket.socket:
             found.listen(_BACKLOG)
         except OSError as error:
             found.close()
-            if error.errno != errno.EADDRINUSE or port is not None:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES) or port is not None:
                 free = "; port 0 is any free one" if error.errno == errno.EADDRINUSE else ""
                 raise OSError(
                     error.errno, f"cannot listen on {host} port {candidate}: {error.strerror}{free}"
@@ -94,7 +95,7 @@ def _candidates(port: int | None, usual: int) -> Iterator[int]:
     if port is not None:
         yield port
         return
-    yield from range(usual, usual + NEXT_PORTS + 1)
+    yield from range(usual, min(usual + NEXT_PORTS, _LAST_PORT) + 1)
     yield 0
 
 
