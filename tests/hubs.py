@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
+from places import ROOT
 from programs import environment
 from tachograph.hub._connections import ClientTimeouts
 from tachograph.hub._request import Decoder, Intake
@@ -83,6 +84,14 @@ class Serving:
     url: str
     hub: Hub
     server: HubServer
+
+
+def scraping(url: str) -> str:
+    """Return the shipped configuration of Prometheus, with the address of one hub in place of the target files."""
+    config = (ROOT / "deploy" / "prometheus" / "hub.yml").read_text()
+    files = 'file_sd_configs:\n      - files: ["targets/*.json"]'
+    assert files in config
+    return config.replace(files, f"http_sd_configs:\n      - url: {url}/sd")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors import Collector
-from hubs import ask
+from hubs import ask, scraping
 from places import ROOT
 from programs import environment, write
 from servers import api, free_port, instant, prometheus, wait_until
@@ -143,7 +143,7 @@ def _end(job: Job, ranks: int) -> None:
 def watched(job: Job, given: str = "") -> Iterator[str]:
     """Run Prometheus with the shipped files, or a given configuration; yield its address once it has scraped ranks."""
     config = job.folder / "prometheus.yml"
-    config.write_text(given or (DEPLOY / "hub.yml").read_text().replace("http://127.0.0.1:4318", job.url))
+    config.write_text(given or scraping(job.url))
     shutil.copytree(DEPLOY / "rules", job.folder / "rules")
     with prometheus(config) as base:
         wait_until(lambda: instant(base, "step"), WITHIN, lambda: api(base, "targets"))

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from hubs import PROTOBUF, ask, request, serving
-from places import ROOT
+from hubs import PROTOBUF, ask, request, scraping, serving
+from launches import RUN
+from programs import environment, write
 from servers import instant, prometheus, wait_until
 from tachograph.hub.hub import Hub
 
-CONFIG = ROOT / "deploy" / "prometheus" / "hub.yml"
+JOB = """
+    import os, sys, time
+    import tachograph
+    if sys.argv[1] == "serves":  # a page of its own, which the hub's target covers
+        tachograph.start(metrics="prometheus", prometheus_port=0)
+    while not os.path.exists("stop"):
+        tachograph.put_metric("step", 1, "train")
+        time.sleep(0.2)
+"""
 
 
 @pytest.mark.prometheus
 @pytest.mark.parametrize("major", [3, 2])
 def test_the_real_prometheus_finds_the_node(tmp_path: Path, major: int) -> None:
-    """Both generations of Prometheus find the hub through /sd with the file that is shipped, and have every rank."""
+    """Both generations of Prometheus find the hub through /sd, and have every rank."""
     with serving(tmp_path / "store") as hub:
         for rank in range(3):
             body = request(0.5 + rank, rank=rank).SerializeToString()
             assert ask(hub.url, "/v1/metrics", body, content_type=PROTOBUF).status == 200
         config = tmp_path / "hub.yml"
-        text = CONFIG.read_text().replace("http://127.0.0.1:4318", hub.url)
-        config.write_text(
-            text.replace("scrape_interval: 5s", "scrape_interval: 1s").replace("interval: 5s", "interval: 1s")
-        )
+        config.write_text(scraping(hub.url).replace("interval: 5s", "interval: 1s"))
         with prometheus(config, major=major) as base:
             wait_until(lambda: instant(base, 'count(loss{dl_rank!=""})') not in ([], [({}, 0.0)]), 40)
             found = {
@@ -37,6 +47,40 @@ def test_the_real_prometheus_finds_the_node(tmp_path: Path, major: int) -> None:
             assert found == {str(rank): (0.5 + rank, address) for rank in range(3)}
             assert instant(base, "up")[0][1] == 1.0
         assert hub.server.scraped
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("major", [3, pytest.param(2, marks=pytest.mark.long)])
+def test_the_documented_prometheus_finds_every_job_of_its_user(tmp_path: Path, major: int) -> None:
+    """After ``init prometheus`` all jobs are found, but no other user's; a killed hub's file is removed."""
+    program = write(tmp_path, JOB)
+    mine = environment(tmp_path)
+    stranger = {**mine, "TACHOGRAPH_STORE": str(tmp_path / "another user's")}
+    targets = tmp_path / "store" / "targets"
+    targets.mkdir(parents=True)
+    stale = targets / f"{socket.gethostname()}-999999999.json"
+    stale.write_text('[{"targets": ["127.0.0.1:9"]}]')
+    init = [sys.executable, "-m", "tachograph", "init", "prometheus", "--out", str(tmp_path / "monitoring")]
+    subprocess.run(init, env=mine, check=True, capture_output=True)
+    config = tmp_path / "monitoring" / "hub.yml"
+    config.write_text(config.read_text().replace("interval: 5s", "interval: 1s"))
+    with contextlib.ExitStack() as jobs:
+        for run, surrounding, kind in (("a", mine, "serves"), ("b", mine, "plain"), ("stranger", stranger, "plain")):
+            command = [*RUN, "--run-id", run, "--linger", "0", "--", sys.executable, str(program), kind]
+            jobs.enter_context(
+                subprocess.Popen(
+                    command, cwd=tmp_path, env=surrounding, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                )
+            )
+        jobs.callback((tmp_path / "stop").touch)
+        with prometheus(config, major=major) as base:
+            wait_until(lambda: len(instant(base, "step")) == 2, 60)
+            found = [(labels["dl_run_id"], value) for labels, value in instant(base, "step")]
+            assert sorted(found) == [("a", 1.0), ("b", 1.0)]
+            assert [value for _, value in instant(base, "up")] == [1.0, 1.0]
+        assert len(list(targets.iterdir())) == 2
+        assert not stale.exists()
+    assert list(targets.iterdir()) == []
 
 
 @pytest.mark.parametrize("run", ["job", ""])

@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from collectors import running as collector
 from places import ROOT
 from programs import environment, write
-from servers import api, find, free_port, instant, prometheus, wait_until
+from servers import api, find, instant, prometheus, wait_until
 from watched_jobs import DEPLOY, WITHIN, fired, fires, firing, running, watched
 
 pytest.importorskip("torch")
@@ -38,10 +38,9 @@ def test_the_alert_of_start_here(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "start.md").read_text()
     program = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)[-1]
     command = [sys.executable, "-m", "tachograph", "init", "prometheus", "--out", str(tmp_path / "prometheus")]
-    subprocess.run(command, check=True, capture_output=True)
-    port, config = free_port(), tmp_path / "prometheus" / "hub.yml"
-    config.write_text(config.read_text().replace(":4318", f":{port}"))
-    command = [sys.executable, "-m", "tachograph", "run", "--port", str(port), "--run-id", "nan", "--linger", "0", "--"]
+    subprocess.run(command, env=environment(tmp_path), check=True, capture_output=True)
+    config = tmp_path / "prometheus" / "hub.yml"
+    command = [sys.executable, "-m", "tachograph", "run", "--run-id", "nan", "--linger", "0", "--"]
     command += [sys.executable, "-i", str(write(tmp_path, program, "nan.py"))]
     with prometheus(config) as base:
         job = subprocess.Popen(

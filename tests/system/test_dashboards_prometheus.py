@@ -21,7 +21,7 @@ import pytest
 import dashboard_job
 import gpus
 from grafana import Asked, dashboards, metrics, queries, replaced, used, variables
-from places import ROOT
+from hubs import scraping
 from programs import environment
 from servers import api, free_port, instant, prometheus, wait_until
 from tachograph.cli import main
@@ -37,7 +37,6 @@ RUN = 'demo "1" $rank'
 AT_THE_END = re.compile(r"torchrun_(run_|run\b|flakiness)")
 GIVEN = {"__rate_interval": "10s", "__range": "60s", "role": ".*", "rank": ".*", "group": ".*", "function": ".*"}
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")
-_SD = re.compile(r"http://127\.0\.0\.1:4318/sd")
 
 
 class Job(NamedTuple):
@@ -81,9 +80,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     nvml = gpus.compiled(tmp_path_factory.mktemp("nvml"))
     stop = folder / "stop"
     with running(folder, stop, LD_LIBRARY_PATH=str(nvml)) as url:
-        text = ROOT.joinpath("deploy", "prometheus", "hub.yml").read_text()
         config = folder / "prometheus.yml"
-        config.write_text(_SD.sub(f"{url}/sd", text).replace("5s", "1s"))
+        config.write_text(scraping(url).replace("5s", "1s"))
         with prometheus(config) as base:
             wait_until(lambda: instant(base, "steps{dl_rank='1'} > 50"), 60, folder.joinpath("log").read_text)
             refuse(url)

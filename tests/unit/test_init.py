@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import socket
 from pathlib import Path
 
 import pytest
+import yaml
 
 from places import ROOT
 from tachograph.cli import main
 from tachograph.cli.init import KINDS
+from tachograph.exporters.prometheus.target_file import target_files
+from tachograph.identity.resource import store
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -19,12 +25,15 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_is_written_as_it_lies_in_the_repository(kind: str, tmp_path: Path) -> None:
-    """Each file is the repository's, byte for byte, and a script can be executed."""
+    """Each file is the repository's, byte for byte but for the place of the store, and a script can be executed."""
     assert main(["init", kind, "--out", str(tmp_path / "new")]) == 0
     folders = KINDS[kind].folders
     for name, content in tree(tmp_path / "new").items():
         source = ROOT / folders[0] / name if len(folders) == 1 else ROOT / name
-        assert source.read_bytes() == content, name
+        expected = source.read_text()
+        if kind == "prometheus":
+            expected = expected.replace('"targets/*.json"', json.dumps(target_files(store(os.environ))))
+        assert expected.encode() == content, name
         assert os.access(tmp_path / "new" / name, os.X_OK) == os.access(source, os.X_OK), name
     assert {path.name for path in tmp_path.iterdir()} == {"new"}  # nothing is left beside it
 
@@ -44,7 +53,19 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path, capsys: pytest.Cap
     assert "hub.yml already; --force" in capsys.readouterr().err
     assert tree(tmp_path) == {"hub.yml": b"mine"}
     assert main(["init", "prometheus", "--out", str(tmp_path), "--force"]) == 0
-    assert tree(tmp_path)["hub.yml"] == (ROOT / "deploy" / "prometheus" / "hub.yml").read_bytes()
+    assert tree(tmp_path)["hub.yml"] != b"mine"
+
+
+def test_prometheus_reads_the_store_of_this_user_and_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files name the store by its absolute path, whatever is in it, and the targets of this host alone."""
+    monkeypatch.setenv("TACHOGRAPH_STORE", "here 'and' \"there\"")
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "prometheus", "--out", "new"]) == 0
+    host = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
+    for name in ("hub.yml", "prometheus.yml"):
+        config = yaml.safe_load((tmp_path / "new" / name).read_text())
+        (found,) = config["scrape_configs"][0]["file_sd_configs"][0]["files"]
+        assert found == f"{tmp_path}/here 'and' \"there\"/targets/{host}-*.json"
 
 
 @pytest.mark.parametrize("out", ["file", "file/below", "/proc/tachograph"])

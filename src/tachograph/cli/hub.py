@@ -8,9 +8,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tachograph.cli._command_line import WRONG_USAGE, number, parser, port, reason, seconds
 from tachograph.exporters.standard_streams import never_fail
@@ -20,6 +21,9 @@ from tachograph.identity.launch import GIT_TIMEOUT, handed_launch
 from tachograph.identity.resource import store
 from tachograph.runs.open_stores import raise_limit
 from tachograph.runs.store import StoreError
+
+if TYPE_CHECKING:
+    from tachograph.hub.lifetime import Lifetime
 
 DEFAULT_RUN = "default"
 _TURN = 0.001  # seconds: an answer takes the interpreter four times from the threads that keep, save and render
@@ -57,6 +61,7 @@ def command(arguments: Sequence[str]) -> int:
 
 
 async def _serve(options: argparse.Namespace, announcement: Announcement) -> None:
+    from tachograph.exporters.prometheus.target_file import TargetFile
     from tachograph.hub.guard import is_loopback, read_token
     from tachograph.hub.hub import Hub
     from tachograph.hub.lifetime import Lifetime, Node
@@ -73,6 +78,7 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
         marks = None if options.started is None else StartMarks(options.started)
         kept_in = options.store or store(os.environ)
         hub = Hub(kept_in, run=own, nameless=name, started=marks)
+        target = TargetFile(kept_in, listener.getsockname(), hub.registry)
         completing: threading.Thread | None = None
         try:
             if launch is not None:
@@ -91,25 +97,35 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
             observes = find_spec("psutil") is not None if asked is None else asked.boolean()
             node = Node(own, hub.folder) if observes else None
             lifetime = Lifetime(hub, server, forwarding, node=node, parent=options.parent, linger=options.linger)
-            started = asyncio.Event()
-            living = asyncio.create_task(lifetime.live(started))
-            starting = asyncio.create_task(started.wait())
-            await asyncio.wait({living, starting}, return_when=asyncio.FIRST_COMPLETED)
-            starting.cancel()
-            if started.is_set():
+
+            def announce() -> None:
                 heard = announcement.started(url, hub.summary(), owns=own is not None)
                 if not heard and options.parent is not None:  # it was interrupted, and will never ask it to end
                     lifetime.end()
-            await living
+
+            await _live(lifetime, announce)
             # The parent ends the hub when all processes have ended: one that has not said so by now never will.
             summary = {**hub.summary(at_the_end=options.parent is not None), **hub.kept()}
         finally:
             if completing is not None:
                 completing.join(GIT_TIMEOUT + 1)
+            target.remove()
             hub.close()
             if marks is not None and os.getppid() != options.parent:  # which else does it
                 marks.close()
     announcement.ended(summary)
+
+
+async def _live(lifetime: Lifetime, announce: Callable[[], object]) -> None:
+    """Serve to the end; announce it once connections are taken."""
+    started = asyncio.Event()
+    living = asyncio.create_task(lifetime.live(started))
+    starting = asyncio.create_task(started.wait())
+    await asyncio.wait({living, starting}, return_when=asyncio.FIRST_COMPLETED)
+    starting.cancel()
+    if started.is_set():
+        announce()
+    await living
 
 
 def _parser() -> argparse.ArgumentParser:

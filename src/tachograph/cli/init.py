@@ -7,6 +7,7 @@ file. In a checkout they are read where they are.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import tempfile
@@ -16,7 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tachograph.cli._command_line import WRONG_USAGE, fail, parser, reason
+from tachograph.exporters.prometheus.target_file import target_files
+from tachograph.identity.resource import store
 
+_TARGETS = json.dumps("targets/*.json")  # in Prometheus's configurations: relative to the file
 _HERE = Path(__file__).resolve().parent
 _IN_THE_WHEEL = _HERE / "files"
 _FEW = 3  # files that are named
@@ -85,7 +89,7 @@ def command(arguments: Sequence[str]) -> int:
     files = dict(_files(kind))
     try:
         _check(out, files, force=options.force)
-        _write(out, files)
+        _write(out, files, target_files(store(os.environ)) if options.kind == "prometheus" else None)
     except (OSError, ValueError) as error:
         return fail("init", reason(error), WRONG_USAGE)
     print(f"{len(files)} files written to {out}\nnext: {kind.hint.format(out=out)}")  # noqa: T201 - its answer
@@ -118,8 +122,15 @@ def _check(out: Path, files: Mapping[str, Path], *, force: bool) -> None:
         raise ValueError(f"{out} has {', '.join(there[:_FEW])}{more} already; --force writes them anew")
 
 
-def _write(out: Path, files: Mapping[str, Path]) -> None:
-    """Write all files, or none: they are written beside their place, and moved there once all of them are."""
+def _write(out: Path, files: Mapping[str, Path], targets: str | None) -> None:
+    """Write all files, or none: they are written beside their place, and moved there once all of them are.
+
+    Args:
+        out: the folder.
+        files: their sources, by their place in it.
+        targets: the pattern of this host's target files, which Prometheus's configurations name; None to leave the
+            files as they are.
+    """
     existing = next(parent for parent in (out, *out.absolute().parents) if parent.is_dir())
     placed: list[Path] = []
     made: list[Path] = []
@@ -128,6 +139,8 @@ def _write(out: Path, files: Mapping[str, Path]) -> None:
             fresh = Path(scratch, name)
             fresh.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, fresh)  # with its mode: a script stays one
+            if targets is not None and source.suffix == ".yml":
+                fresh.write_text(source.read_text("utf-8").replace(_TARGETS, json.dumps(targets)), "utf-8")
         try:
             for name in files:
                 target = out / name

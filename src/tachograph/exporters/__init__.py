@@ -16,6 +16,6 @@ Its face, by subject:
   ``json_text`` for its messages;
 - ``influxdb`` with its ``server`` and ``old_spool``;
 - ``prometheus``: ``page`` with its ``endpoint`` and ``collector``; ``format``, ``text``, ``sliced_text``, ``family``,
-  and ``client`` for its text;
+  and ``client`` for its text; ``target_file``, by which a Prometheus finds a page;
 - files: ``console``, ``jsonl``, ``tensorboard``; ``event_file`` reads what TensorBoard keeps.
 """

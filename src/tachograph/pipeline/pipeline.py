@@ -21,6 +21,7 @@ from tachograph.exporters.otlp.settings import Signal
 from tachograph.exporters.prometheus.client import ClientRegistry
 from tachograph.exporters.prometheus.page import Page
 from tachograph.hardware import Closer, observe
+from tachograph.identity.environment import text
 from tachograph.identity.program import note_undelivered, program_name
 from tachograph.identity.rank import speaks_for_node
 from tachograph.identity.resource import series_labels
@@ -212,7 +213,10 @@ class Pipeline:
         client = ClientRegistry(self._registry) if settings.prometheus_registry else None
         self._page = page = Page(labels, resource, self._registry, client=client)
         where = settings.prometheus_host, settings.prometheus_port
-        self._endpoint = Endpoint(self._collection.read, page, *where, self._registry, store=settings.store)
+        # The hub's page has this process, too: a target of its own would double its series.
+        of_job = text(os.environ, "TACHOGRAPH_HUB") == "1" and text(os.environ, "TACHOGRAPH_ENDPOINT")
+        store = None if self._hub is not None or of_job else settings.store
+        self._endpoint = Endpoint(self._collection.read, page, *where, self._registry, store=store)
         self.metrics_url = self._endpoint.url
 
     def _renamed(self) -> None:

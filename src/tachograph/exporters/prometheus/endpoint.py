@@ -1,19 +1,12 @@
-"""The endpoint that Prometheus scrapes: a small HTTP server of ``/metrics`` on threads of its own.
-
-A Prometheus on this host finds it by a file: ``<store>/targets/<host>-<pid>.json``.
-"""
+"""The endpoint that Prometheus scrapes: a small HTTP server of ``/metrics`` on threads of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
-import os
-import re
 import selectors
 import socket
 import socketserver
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 from tachograph.exporters._http import gzipped
 from tachograph.exporters.prometheus.format import accepts_gzip, negotiate
 from tachograph.exporters.prometheus.page import Page
+from tachograph.exporters.prometheus.target_file import TargetFile, authority
 from tachograph.recording.gil_yield import REST
 from tachograph.recording.log import LogOnce, log
 from tachograph.recording.points import MetricPoints
@@ -42,73 +36,7 @@ NEXT_PORTS = 64  # ports that are tried after the one asked for, before any free
 CLIENT_TIMEOUT = 10.0  # seconds that a client may take for each read and write
 MOST_CLIENTS = 32  # served at once; further ones are turned away
 _OUT_OF_FILES_REST = 0.1
-_PROBE_TIMEOUT = 0.2
 _rest = partial(time.sleep, REST)
-
-
-class TargetFile:
-    """A target for Prometheus's file_sd, for as long as the endpoint serves.
-
-    If the store cannot be written nothing else happens: it is logged, and counted as an error at ``target_file``.
-
-    Args:
-        store: the folder of the store; made, for this user only, where there is none.
-        address: host and port of the endpoint, such as ``127.0.0.1:9464``.
-        registry: where errors are counted.
-    """
-
-    def __init__(self, store: Path, address: str, registry: Registry) -> None:
-        host = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
-        self.path = store / "targets" / f"{host}-{os.getpid()}.json"
-        try:
-            store.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.path.parent.mkdir(mode=0o700, exist_ok=True)
-            self._write(json.dumps([{"targets": [address]}]))
-            self._remove_stale(host)
-        except OSError as error:
-            registry.count_error("target_file")
-            log.warning("Prometheus will not find this process by itself: %s was not written: %s", self.path, error)
-
-    def _write(self, text: str) -> None:
-        descriptor, written = tempfile.mkstemp(dir=self.path.parent, prefix=".")
-        try:
-            with os.fdopen(descriptor, "w") as file:
-                file.write(text + "\n")
-            Path(written).replace(self.path)
-        except OSError:
-            Path(written).unlink()
-            raise
-
-    def _remove_stale(self, host: str) -> None:
-        for path in self.path.parent.glob("*.json"):
-            name, _, pid = path.stem.rpartition("-")
-            if name == host and pid.isdecimal() and not _lives(int(pid)) and not _answers(path):
-                path.unlink(missing_ok=True)
-
-    def remove(self) -> None:
-        """Take the target away."""
-        with contextlib.suppress(OSError):
-            self.path.unlink(missing_ok=True)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def _answers(path: Path) -> bool:
-    """Tell whether the target listens: a process of another container on this host has a pid that says nothing here."""
-    try:
-        host, _, port = json.loads(path.read_text())[0]["targets"][0].rpartition(":")
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_TIMEOUT):
-            return True
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
 
 
 class Endpoint:
@@ -153,7 +81,7 @@ class Endpoint:
         except OSError:  # no descriptor is left: then no port is held, either
             self._server.server_close()
             raise
-        self._target = None if store is None else TargetFile(store, self._authority(socket.gethostname()), registry)
+        self._target = None if store is None else TargetFile(store, self._address, registry)
         self._selector.register(self._server, selectors.EVENT_READ)
         self._selector.register(self._waking, selectors.EVENT_READ)
         self._thread: threading.Thread | None = threading.Thread(
@@ -169,15 +97,8 @@ class Endpoint:
     @property
     def url(self) -> str:
         """The page's address, as a program on this machine reaches it."""
-        return f"http://{self._authority('[::1]' if ':' in str(self._address[0]) else '127.0.0.1')}/metrics"
-
-    def _authority(self, for_any: str) -> str:
-        host = str(self._address[0])
-        if host in ("0.0.0.0", "::"):  # noqa: S104 - it is compared, not listened on
-            host = for_any
-        elif ":" in host:
-            host = f"[{host}]"
-        return f"{host}:{self.port}"
+        this_machine = "[::1]" if ":" in str(self._address[0]) else "127.0.0.1"
+        return f"http://{authority(self._address, this_machine)}/metrics"
 
     def _serve(self) -> None:
         while True:
