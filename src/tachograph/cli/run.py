@@ -215,7 +215,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endp
 
 
 def _announce(hub: HubProcess, run: str, options: argparse.Namespace, say: Callable[[str], object]) -> list[str]:
-    """Say where the run is to be seen; return what the last line repeats: the hub could not have the port."""
+    """Print the addresses of the run; return the remarks that the last line repeats: the port was not free."""
     port = urlsplit(hub.url).port
     remarks = []
     if options.port and port != options.port:

@@ -310,7 +310,7 @@ class DeliveryQueue:
             self._give_up(left, self._clock() - (self._waiting_since if started else began))
 
     def _give_up(self, left: Iterable[Request], waited: float) -> None:
-        """Count what is left at the end as lost, unless the receiver still reads it; it was waited for, in seconds."""
+        """Count the requests that are left at the end as lost, unless the receiver still reads them."""
         unanswered: list[Request] = []
         undelivered: list[Request] = []
         for request in left:

@@ -242,7 +242,7 @@ def note_helper(environ: Mapping[str, str], values: int) -> bool:
 
 
 class Undelivered(NamedTuple):
-    """What a process of the job could not deliver to the hub by its end.
+    """Amounts that a process of the job could not deliver to the hub by its end.
 
     Attributes:
         pid: of the process.
@@ -260,7 +260,7 @@ class Undelivered(NamedTuple):
 
 
 def note_undelivered(environ: Mapping[str, str], rank: object, program: str, given_up: int, unanswered: int) -> None:
-    """Note for ``tachograph run`` what this process could not deliver by its end: see :class:`Undelivered`."""
+    """Note for ``tachograph run`` how much this process could not deliver: see :class:`Undelivered`."""
     path = _path(environ)
     if path is not None:
         note = f"{given_up} {unanswered}\n{'' if rank is None else rank}\n{program}"
@@ -316,7 +316,7 @@ class StartMarks:
         return values
 
     def undelivered(self) -> list[Undelivered]:
-        """Return what processes that have ended could not deliver, by pid."""
+        """Return the amounts that processes could not deliver by their end, by pid."""
         found = []
         with contextlib.suppress(OSError):
             for path in self._folder.glob(f"{_UNDELIVERED}[0-9]*"):

@@ -459,7 +459,7 @@ class Pipeline:
             self._sigterm.close()
 
     def _note_undelivered(self, lost_events: int, *, exiting: bool) -> None:
-        """Note for ``tachograph run`` what did not reach the job's hub: nothing can tell the hub any more."""
+        """Note for ``tachograph run`` how much did not reach the job's hub, which cannot be told any more."""
         if not exiting or not self.settings.own_hub:
             return
         given_up = lost_events

@@ -19,7 +19,7 @@ _LINE = 200  # characters of a message in one line
 _REPORTED_END = re.compile(
     r"(rank|process) (\d+) \(pid (\d+)\) (?:was (killed by \w+)|ended with (exit code \d+(?:: .*)?))", re.DOTALL
 )
-# What gloo, NCCL, a TCPStore and sockets raise in a process whose peer has ended before.
+# The messages of gloo, NCCL, a TCPStore and sockets in a process whose peer has ended before.
 _LOST_PEER = re.compile(
     r"closed by peer|reset by peer|broken pipe|connection was likely closed|remote process exiting", re.IGNORECASE
 )

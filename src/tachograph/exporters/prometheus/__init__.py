@@ -7,4 +7,5 @@
 - :mod:`.client`: the program's own metrics in prometheus_client, for the page.
 - :mod:`.collector`: the other way round, everything recorded for prometheus_client's registry.
 - :mod:`.endpoint`: the HTTP server of a process.
+- :mod:`.target_file`: the file by which a Prometheus on this host finds a page.
 """

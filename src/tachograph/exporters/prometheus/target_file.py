@@ -1,4 +1,4 @@
-"""Files by which a Prometheus on this host finds what serves ``/metrics``: ``<store>/targets/<host>-<pid>.json``."""
+"""Files by which a Prometheus on this host finds each ``/metrics``: ``<store>/targets/<host>-<pid>.json``."""
 
 from __future__ import annotations
 
