@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from launches import RUN, base, run, run_program
-from programs import environment
+from programs import environment, write
 from receivers import receiving
+from tachograph import runs
 
 NOWHERE = ("--endpoint", "http://127.0.0.1:9")
 
@@ -98,6 +100,24 @@ def test_without_a_hub_the_job_runs_all_the_same(tmp_path: Path) -> None:
     assert "; --store names another folder" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert "TACHOGRAPH_ENDPOINT" not in done.stdout
+
+
+def test_a_home_that_cannot_be_written_costs_no_telemetry(tmp_path: Path) -> None:
+    """The run is stored in the folder for temporary files, as without a home; that is said, and how to see it again."""
+    (tmp_path / "home").write_text("")
+    (tmp_path / "temporary").mkdir()
+    surrounding = {**environment(tmp_path), "HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "temporary")}
+    for name in ("TACHOGRAPH_STORE", "XDG_STATE_HOME"):
+        surrounding.pop(name, None)
+    program = write(tmp_path, "import tachograph\ntachograph.put_metric('loss', 0.5)")
+    command = [*RUN, "--run-id", "r", "--", sys.executable, str(program)]
+    done = subprocess.run(command, env=surrounding, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    place = tmp_path / "temporary" / f"tachograph-{os.getuid()}"
+    first, *_, last = done.stderr.splitlines()
+    assert f"cannot be written (Not a directory): the run is stored in {place}" in first
+    assert last.endswith(f"tachograph studio --store {place} shows it again")
+    assert [each.name for each in runs.open("r", place).metrics()] == ["loss"]
 
 
 @pytest.mark.parametrize("missing", ["uvicorn", "starlette", "h11"])

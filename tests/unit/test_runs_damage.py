@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import struct
 from pathlib import Path
 
 import pytest
 
+from hub_requests import START
 from recorded_runs import points, record, spoil
 from tachograph import runs
 from tachograph.cli import main
-from tachograph.runs.store import path_of
+from tachograph.hub.hub import Hub
+from tachograph.runs.file import RunFile
+from tachograph.runs.store import StoreError, path_of
+from tachograph.studio.overview import Overview
 
 
 @pytest.fixture
@@ -111,3 +116,55 @@ def test_whatever_table_is_damaged(tmp_path: Path, table: str, capsys: pytest.Ca
     kinds = [line.split(", ")[0] for line in capsys.readouterr().out.splitlines()]
     assert kinds.count('{"kind": "point"') == (5000 if table in ("incarnation", "event") else 0)
     assert kinds.count('{"kind": "event"') == (table != "event")
+
+
+@pytest.mark.parametrize("ending", ["", "-wal", "-journal"])
+def test_a_fifo_costs_its_own_run_alone(store: Path, ending: str) -> None:
+    """A FIFO named like a run, or like a file beside one, is said to be no regular file; nothing waits for it."""
+    path = path_of(store, "fifo")
+    if ending:
+        record(store, "fifo", *points([1.0]))
+    odd = path.with_name(path.name + ending)
+    odd.unlink(missing_ok=True)
+    os.mkfifo(odd)
+    problems = {each.id: each.problem for each in runs.list()}
+    assert problems == {"a/run": "", "fifo": "it is no regular file"}
+    with pytest.raises(OSError, match=r"no regular file.*fifo\.db"):
+        runs.open("fifo")
+    assert run("show", "fifo") == 2
+    assert "a/run" in [each["id"] for each in Overview(store, lambda: START, lambda: False).runs()]
+    with pytest.raises(StoreError, match="no regular file"):
+        Hub(store, run="fifo", clock=lambda: START)
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS id, 1 AS curve, 1 AS n FROM n"
+
+
+def test_an_endless_view_in_place_of_a_table_is_not_read(store: Path) -> None:
+    """Only plain tables are read: a view in the place of one, which may never end, is damage that is told at once."""
+    record(store, "endless", *points([1.0]))
+    with sqlite3.connect(path_of(store, "endless")) as connection:
+        connection.execute("DROP TABLE block")
+        connection.execute(f"CREATE VIEW block AS {ENDLESS}")
+    connection.close()
+    problems = {each.id: each.problem for each in runs.list()}
+    assert problems == {"a/run": "", "endless": "the file is damaged: 'block' is no plain table: there is a view"}
+    with pytest.raises(OSError, match="no plain table"):
+        runs.open("endless")
+
+
+def test_a_trigger_in_a_file_is_not_run(store: Path) -> None:
+    """Who changes a run's notes runs no code that its file brings along."""
+    with sqlite3.connect(path_of(store, "a/run")) as connection:
+        connection.execute("CREATE TRIGGER t AFTER INSERT ON notes BEGIN INSERT INTO tag VALUES ('theirs'); END")
+    connection.close()
+    assert run("note", "a/run", "mine") == 2
+
+
+def test_a_query_that_never_ends_is_stopped(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each query has a limit, however it is made; its rows so far are read, and the file's damage is told."""
+    monkeypatch.setattr("tachograph.runs.file._MOST_STEPS", 2_000_000)
+    file = RunFile(path_of(store, "a/run"))
+    assert sum(1 for _ in file.rows("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"))
+    assert file.damage == ["a query was stopped: the file takes too long to read"]
+    assert list(file.rows("SELECT count(*) FROM process")) == [(1,)]

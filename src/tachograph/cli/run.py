@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import shlex
 import sys
@@ -18,10 +19,9 @@ from tachograph.cli._command_line import WRONG_USAGE, Parser, fail, port, second
 from tachograph.cli._job import NOT_EXECUTABLE, NOT_FOUND, run_job
 from tachograph.exporters.otlp.settings import ENDPOINT, read_otlp_settings
 from tachograph.exporters.standard_streams import never_fail
-from tachograph.identity.environment import Setting, setting, text
+from tachograph.identity.environment import Setting, setting, store, temporary_store, text
 from tachograph.identity.launch import RECORD_PROGRAM, Launch, launch_of, notes_of, tags_of
 from tachograph.identity.program import StartMarks, Undelivered, note_status, signal_name
-from tachograph.identity.resource import store
 from tachograph.identity.run_id import run_id_of_command
 from tachograph.instrumentation.child_environment import child_environment
 from tachograph.pipeline.hub_process import HubProcess
@@ -152,10 +152,28 @@ def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -
         records_program = given.boolean() if given else True
     except ValueError as error:
         return fail("run", str(error), WRONG_USAGE)
+    if not endpoint:
+        environ = _with_store(options, environ)
     options.launch = launch_of(options.command, records_program=records_program, tags=options.tag, notes=options.notes)
     with contextlib.nullcontext() if endpoint else _start_marks() as started:
         status = _run(options, environ, run, endpoint, started)
     return status if status >= 0 else 128 - status
+
+
+def _with_store(options: argparse.Namespace, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the job's environment with a store in the folder for temporary files, if the home cannot be written."""
+    folder = store(environ)
+    if options.store is not None or text(environ, "TACHOGRAPH_STORE"):
+        return environ
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        options.store = temporary_store()
+        _say(f"the store {folder} cannot be written ({error.strerror}): the run is stored in {options.store}")
+        return {**environ, "TACHOGRAPH_STORE": str(options.store)}
+    return environ
 
 
 @contextlib.contextmanager

@@ -192,6 +192,11 @@ def store(environ: Mapping[str, str]) -> Path:
         return state / "tachograph"
     if home:
         return Path(home, ".local", "state", "tachograph")
+    return temporary_store()
+
+
+def temporary_store() -> Path:
+    """Return the store of this user where there is no home, or none that can be written."""
     return Path(tempfile.gettempdir(), f"tachograph-{os.getuid()}")
 
 

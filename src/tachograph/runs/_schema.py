@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 
 # Rows of version 1 as those of version 2: a metric's group was its curve's chart, or stood in its definition alone.
@@ -266,6 +267,21 @@ def read_as_today(connection: sqlite3.Connection) -> int:
     for name, select in _VIEWS.get(version, {}).items():
         connection.execute(f"CREATE TEMP VIEW {name} AS {select}")
     return version
+
+
+_TABLES = frozenset(re.findall(r"CREATE TABLE (\w+)", "".join(MIGRATIONS)))
+
+
+def check_tables(connection: sqlite3.Connection) -> None:
+    """Check that each table of a run's file is one: a view in its place may be endless, and a trigger may run anything.
+
+    Raises:
+        sqlite3.DatabaseError: a table of ours is something else; the message names it.
+    """
+    odd = "SELECT type, tbl_name FROM sqlite_schema WHERE type IN ('view', 'trigger') OR sql LIKE 'CREATE VIRTUAL%'"
+    for kind, name in connection.execute(odd):
+        if str(name).lower() in _TABLES:
+            raise sqlite3.DatabaseError(f"{name!r} is no plain table: there is a {kind}")
 
 
 class NewerSchema(Exception):  # noqa: N818 - a finding; the store makes an error of it

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from tachograph.identity.environment import Setting
 from tachograph.identity.launch import MOST_TAGS, notes_of, tags_of
-from tachograph.runs._schema import NewerSchema, migrate
+from tachograph.runs._schema import NewerSchema, check_tables, migrate
 from tachograph.runs.catalogue import id_of
 from tachograph.runs.file_lock import Claim
 from tachograph.runs.store import FileLocks, StoreError
@@ -122,6 +122,7 @@ def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
     locks = FileLocks()
     try:
         with contextlib.closing(_opened(path)) as connection:
+            check_tables(connection)
             migrate(connection)
             connection.execute("BEGIN IMMEDIATE")
             try:

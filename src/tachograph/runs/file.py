@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tachograph.runs._schema import MIGRATIONS, read_as_today
+from tachograph.runs._schema import MIGRATIONS, check_tables, read_as_today
 from tachograph.runs.file_lock import in_use
-from tachograph.runs.store import FileLocks, StoreError
+from tachograph.runs.store import FileLocks, StoreError, check_regular
 
 _BUSY = 5.0  # seconds to wait for a hub that restores the file
 _TRIES, _PAUSE = 10, 0.01  # to look at a file that a hub opens or closes, and seconds between two of them
@@ -65,7 +65,9 @@ class RunFile:
 
         Raises:
             sqlite3.DatabaseError: it is damaged.
+            StoreError: it is no regular file; an ``OSError``.
         """
+        check_regular(self.path)
         # Without a folder that can be written there is no memory to share with a writer (SQLite, "WAL", "Read-Only").
         looks = (self._looking and not FileLocks.held()) or not os.access(self.path.parent, os.W_OK)
         locks = None if looks else FileLocks()
@@ -111,6 +113,7 @@ class RunFile:
         connection = sqlite3.connect(name, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("BEGIN")
+            check_tables(connection)
             read_as_today(connection)
             connection.execute("PRAGMA query_only = ON")
         except BaseException:
@@ -142,8 +145,8 @@ class RunFile:
     def rows(self, statement: str, *values: Any) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query; where the file is damaged, those up to the damage."""
         try:
-            with self.snapshot() as connection:
-                yield from connection.execute(statement, numbered(statement, values))
+            with look(self) as reading:
+                yield from reading.rows(statement, *values)
         except sqlite3.DatabaseError as error:
             self.note(str(error))
 
@@ -178,6 +181,8 @@ def _refused(path: Path) -> str:
 
 
 _STEPS = 20_000  # of SQLite's virtual machine between two questions: some milliseconds
+_MOST_STEPS = 4_000_000_000  # of one query: about a minute of computing; the largest files take a tenth of it
+_TOO_LONG = "a query was stopped: the file takes too long to read"
 
 
 class Abandoned(Exception):  # noqa: N818 - no error
@@ -197,6 +202,12 @@ class Look:
         self.file = file
         self._connection = connection
         self._abandoned = abandoned
+        self._steps = 0
+        connection.set_progress_handler(self._is_to_stop, _STEPS)
+
+    def _is_to_stop(self) -> bool:
+        self._steps += _STEPS
+        return self._steps > _MOST_STEPS or self._abandoned()
 
     def rows(self, statement: str, *values: Any) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query; where the file is damaged, those up to the damage.
@@ -204,12 +215,13 @@ class Look:
         Raises:
             Abandoned: reading was to stop.
         """
+        self._steps = 0
         try:
             yield from self._connection.execute(statement, numbered(statement, values))
         except sqlite3.DatabaseError as error:
             if self._abandoned():
                 raise Abandoned from error
-            self.file.note(str(error))
+            self.file.note(_TOO_LONG if self._steps > _MOST_STEPS else str(error))
 
 
 @contextlib.contextmanager
@@ -224,5 +236,4 @@ def look(file: RunFile, abandoned: Callable[[], bool] = lambda: False) -> Iterat
         sqlite3.DatabaseError: the file cannot be opened any more.
     """
     with file.snapshot() as connection:
-        connection.set_progress_handler(abandoned, _STEPS)
         yield Look(file, connection, abandoned)

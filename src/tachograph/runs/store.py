@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 from weakref import WeakSet
 
 from tachograph.identity.run_id import file_safe
-from tachograph.runs._schema import NewerSchema, migrate
+from tachograph.runs._schema import NewerSchema, check_tables, migrate
 from tachograph.runs.file_lock import Claim
 from tachograph.runs.open_stores import OpenStores
 
@@ -129,6 +130,7 @@ class Store:
         if self._known is not None and (self._found() or (None,))[0] != self._known:  # see trouble()
             raise StoreError(errno.ENOENT, "the file was deleted while it was not in use", str(self.path))
         make_folder(self.path.parent, named=self.path)
+        check_regular(self.path)
         try:
             if self._claim is None:
                 self._claim = Claim(self.path)
@@ -206,6 +208,7 @@ class Store:
         """Return the connection for everything, and the one for checkpoints."""
         connection = self._open()
         try:
+            check_tables(connection)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA wal_autocheckpoint = 0")  # checkpoint() does it, beside the writers
             connection.execute(f"PRAGMA journal_size_limit = {self._log_bytes}")  # once it begins anew
@@ -467,6 +470,22 @@ def _log_is_left(path: Path) -> Iterator[None]:
             stack.callback(reader.close)
             reader.execute("PRAGMA schema_version").fetchone()
         yield
+
+
+def check_regular(path: Path) -> None:
+    """Check that the file of a run, and those beside it, are regular ones: to open a FIFO may take for ever.
+
+    Raises:
+        StoreError: one of them is something else.
+    """
+    for ending in ("", "-wal", "-shm", "-journal", "-lock"):
+        each = path.with_name(path.name + ending)
+        try:
+            mode = each.stat().st_mode
+        except OSError:  # it is not there, or opening it will say what is wrong
+            continue
+        if not stat.S_ISREG(mode):
+            raise StoreError(errno.EINVAL, "it is no regular file", str(each))
 
 
 def path_of(folder: Path, run: str) -> Path:
