@@ -11,6 +11,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tachograph.identity.torch_compile import hide_recording_functions
 from tachograph.recording.pulse_source import pulse_source
 from tachograph.recording.switch import switch
 from tachograph.recording.wishes import wishes
@@ -109,6 +110,7 @@ def _watch() -> None:
     watch(lambda: import_module("tachograph.pipeline.lifecycle").join())
 
 
+hide_recording_functions()
 switch.on_begin(_watch)
 wishes.loaded_by(lambda: import_module("tachograph.pipeline.lifecycle"))
 pulse_source.loaded_by(lambda: import_module("tachograph.diagnosis.pulse").Pulse())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tachograph.elastic.handlers import Emits, MetricData, NullMetricHandler, forgets
+from tachograph.identity.torch_compile import hide_calls
 from tachograph.recording import registry
 from tachograph.recording.instrument import Record, nothing
 from tachograph.recording.interrupts import pass_on
@@ -46,6 +47,7 @@ def hand_over(stream: MetricStream, name: str, value: object) -> None:
         guarded(handler.emit, MetricData(time.time(), stream.group_name, name, value))
 
 
+@hide_calls
 def guarded(call: Callable[..., object], *arguments: object) -> None:
     """Call into a handler; its exceptions are counted, and logged once for each kind of handler."""
     try:

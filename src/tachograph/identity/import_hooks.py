@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from tachograph.recording import registry
-from tachograph.recording.interrupts import pass_on
-
 if TYPE_CHECKING:  # loading it takes 10 ms, and its classes do nothing
     from importlib.abc import Loader
-
-_log = logging.getLogger("tachograph")
+    from importlib.machinery import ModuleSpec
 
 Callback = Callable[[ModuleType], object]
 
@@ -116,9 +110,14 @@ def _call(callback: Callback, module: ModuleType) -> None:
     try:
         callback(module)
     except Exception as error:  # noqa: BLE001 - the border to the program's import: counted and said
+        # Imported here: `import tachograph` makes a hook, and loads none of these.
+        from tachograph.recording import registry
+        from tachograph.recording.interrupts import pass_on
+        from tachograph.recording.log import log
+
         pass_on(error)
         registry.default.count_error("instrumentation")
-        _log.exception("%s could not be instrumented", module.__name__)
+        log.exception("%s could not be instrumented", module.__name__)
 
 
 def _found(

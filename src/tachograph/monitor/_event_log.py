@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from tachograph.identity.torch_compile import hide_calls
 from tachograph.monitor.event import Event, data_value_t, made, unix_nano
 from tachograph.monitor.stat_window import Entry
 from tachograph.recording import journal as journals
@@ -373,6 +374,7 @@ class EventLog:
         while handles := self._try(event, handles, thread):
             self._await_token(handles[0].token)
 
+    @hide_calls
     def _try(
         self,
         event: Event,
@@ -439,5 +441,6 @@ def _one_token() -> deque[bool]:
 
 
 default = EventLog(journals.default, registries.default)
+hide_calls(default.log_event)
 
 at_fork("event_log", in_child=default.reset_in_child)
