@@ -16,7 +16,7 @@ import sys
 import time
 import types
 from collections import UserDict
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from importlib import import_module
 from typing import Any, cast
@@ -274,6 +274,10 @@ class _Patchable(types.ModuleType):
     def __delattr__(self, name: str) -> None:
         super().__delattr__(name)
         _decide_again()
+
+    def __reduce__(self) -> tuple[Callable[[str], types.ModuleType], tuple[str]]:
+        """Return how to import it: cloudpickle does not know a module of a class of its own."""
+        return import_module, (self.__name__,)
 
 
 registry.default.silence(_leaves_by_no_way)

@@ -16,8 +16,16 @@ from tachograph.recording.naming import check_name
 
 _log_once = LogOnce()
 
-unconfigured: Emits = NullMetricHandler()
-"""The handler where none was configured: gets nothing, and silences nothing."""
+
+class _Unconfigured(NullMetricHandler):
+    """The handler where none was configured: gets nothing, and silences nothing."""
+
+    def __reduce__(self) -> str:
+        """Return the name of the variable: there is one, also in a process that gets a stream from another."""
+        return "unconfigured"
+
+
+unconfigured: Emits = _Unconfigured()
 
 
 class MetricStream:

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from tachograph.logger import _delivery
 from tachograph.logger._fields import process_value
-from tachograph.logger._identity import COUNTING, Dice, census_of, identity_tags, name_text
+from tachograph.logger._identity import CONFIG, COUNTING, Dice, census_of, identity_tags, name_text
 from tachograph.logger._readings import get_gpu_metrics, get_system_metrics
 from tachograph.logger._shape import (
     Gauges,
@@ -130,6 +130,7 @@ class MetricsLogger:
         journal: Journal = journals.default,
         registry: Registry = registries.default,
     ) -> None:
+        arguments = {name: value for name, value in locals().items() if name not in {"self", "journal", "registry"}}
         if counting_tags not in {"tag", "field"}:
             raise ValueError(f'counting_tags is "tag" or "field", not {counting_tags!r:.100}')
         if write_options is None:
@@ -157,6 +158,9 @@ class MetricsLogger:
             labels={name: value for name, value in named.items() if value},
             tags=identity_tags(uid, self._prefix, version, runtime_id, named, config),
         )
+        tags_of_config = {name: tag for name, tag in self._origin.tags.items() if name.startswith(CONFIG)}
+        config = {name.removeprefix(CONFIG): tag for name, tag in tags_of_config.items()}
+        self._arguments = {**arguments, "config": config, "counting_names": self._origin.counting}
         self._journal: Journal | _delivery.Unreachable = journal
         self._shapes: dict[tuple[object, ...], Shape] = {}
         self._last = 0
@@ -314,6 +318,16 @@ class MetricsLogger:
             _delivery.flush(timeout)
             if self._origin.to is not None:
                 _delivery.release(self._origin.to, max(deadline - time.monotonic(), 0.0))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return its arguments, and attributes of the program's own; a copy, in any process, is a logger of its own."""
+        attributes = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return {"arguments": self._arguments, "attributes": attributes}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Be a logger of those arguments."""
+        MetricsLogger.__init__(self, **state["arguments"])
+        vars(self).update(state["attributes"])
 
     def __enter__(self) -> MetricsLogger:  # noqa: PYI034 - typing.Self needs CPython 3.11
         return self

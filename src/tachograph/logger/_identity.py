@@ -13,6 +13,7 @@ from tachograph.recording.instrument import creation
 from tachograph.recording.log import LogOnce, log
 from tachograph.recording.registry import Registry
 
+CONFIG = "config_"  # begins the name of each tag from a logger's configuration
 _SCALARS = (str, int, float)
 
 
@@ -77,7 +78,7 @@ def _config_tags(config: object) -> dict[str, str]:
             wrong = f"not {type(config).__name__}: {config!r:.100}"
             raise TypeError(f"config must be a mapping, or an object with attributes, {wrong}") from None
     return {
-        f"config_{name}": str(value)
+        f"{CONFIG}{name}": str(value)
         for name, value in attributes.items()
         if isinstance(value, _SCALARS) and isinstance(name, str) and not name.startswith("_")
     }

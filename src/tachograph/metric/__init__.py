@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from tachograph.metric._log import logged as logged
 from tachograph.metric._logged_series import KeySet as KeySet
 from tachograph.metric._logged_series import alike as alike
 from tachograph.metric._progress import progress
+from tachograph.metric._records import Metric as _Names
 from tachograph.metric._tasks import task, workflow
 from tachograph.metric.execution import Execution, current, process
 from tachograph.recording.chart import Definition, MetricGroup, MetricScale, finite
@@ -151,7 +153,9 @@ class Metric:
         self._curves = _MetricCurves(
             wanted, self._throttle, late, (process if execution is None else execution).registry
         )
-        _set_record(self, _recorder(self._curves, execution))
+        record = _recorder(self._curves, execution)
+        axes = [None if axis is None else asdict(axis) for axis in (wanted.group, wanted.scale)]
+        _set_record(self, _Names.record.add(record, key, *axes, self._throttle))
 
     @property
     def key(self) -> str:
@@ -204,6 +208,17 @@ def _recorder(curves: _MetricCurves, execution: Execution | None) -> Callable[..
     if execution is None:
         return recorder(curves, current.get, process.journal.holders.passing, process.clock)
     return recorder(curves, lambda: execution, (), execution.clock)
+
+
+def _record_again(
+    key: str, group: dict[str, Any] | None, scale: dict[str, Any] | None, throttle: float | None
+) -> Callable[..., None]:
+    x_axis = None if group is None else MetricGroup(**group)
+    y_axis = None if scale is None else MetricScale(**scale)
+    return Metric(key, group=x_axis, scale=y_axis, throttle=throttle).record
+
+
+_Names.record.make = _record_again
 
 
 def _group(key: str, group: object) -> MetricGroup | None:

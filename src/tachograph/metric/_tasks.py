@@ -77,6 +77,9 @@ class _TaskProbe(Probe):
         self._title = title
         self.name = metric_name(fn)
 
+    def __reduce__(self) -> tuple[type[_TaskProbe], tuple[Any, ...]]:
+        return _TaskProbe, (self._fn, self._title)
+
     def ask(self) -> None:
         self._attributes = {"code.function.name": self.name}
         self._calls = registry.default.group(GROUP).function(self.name)

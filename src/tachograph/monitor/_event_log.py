@@ -442,5 +442,7 @@ def _one_token() -> deque[bool]:
 
 default = EventLog(journals.default, registries.default)
 hide_calls(default.log_event)
+default.log_event.__module__ = "tachograph.monitor"  # where pickle finds it
+default.log_event.__qualname__ = "log_event"
 
 at_fork("event_log", in_child=default.reset_in_child)

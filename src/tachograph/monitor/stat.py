@@ -14,6 +14,7 @@ from tachograph.monitor._windows import Windows
 from tachograph.monitor.stat_window import UNLIMITED, Aggregation, StatWindow
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.losses import SeriesLosses
+from tachograph.recording.named_functions import NamedFunctions
 from tachograph.recording.naming import check_boundaries, check_name
 from tachograph.recording.summary import CHUNK
 from tachograph.recording.values import Number, Pending, read
@@ -86,6 +87,7 @@ class Stat:
 
     __slots__ = {
         "__weakref__": "",
+        "_definition": "",
         "_life": "",
         "_name": "",
         "add": """Add one value to the open window.
@@ -134,7 +136,9 @@ class Stat:
             clock=windows.clock,
         )
         self._life = life = _Life(window, windows, losses)
-        _set_add(self, _adder(life) if samples >= UNLIMITED else _capped_adder(life))
+        self._definition = (name, [asked.name for asked in wanted], size // _NANO_A_MILLISECOND, samples, bounds, unit)
+        add = _adder(life) if samples >= UNLIMITED else _capped_adder(life)
+        _set_add(self, adders.add(add, *self._definition))
         windows.open(window, size, series)
 
     @property
@@ -155,12 +159,35 @@ class Stat:
         """
         return self._life.values()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return its definition; a copy, in any process, has windows of its own."""
+        return {"definition": self._definition, "attributes": getattr(self, "__dict__", {})}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Be a Stat of that definition."""
+        name, aggregations, milliseconds, samples, boundaries, unit = state["definition"]
+        asked = [Aggregation[each] for each in aggregations]
+        size = milliseconds * _MILLISECOND
+        Stat.__init__(self, name, asked, size, samples, boundaries=boundaries, unit=unit)
+        for attribute, value in state["attributes"].items():  # a subclass has some
+            setattr(self, attribute, value)
+
     def __repr__(self) -> str:
         return f"<tachograph.monitor.Stat {self._name!r}>"
 
 
 # Not by assignment: a subclass may have a method of this name, which calls this one.
 _set_add = cast("Any", Stat).__dict__["add"].__set__
+
+
+def _add_again(*definition: Any) -> Callable[[float], None]:
+    stat = Stat.__new__(Stat)
+    stat.__setstate__({"definition": definition, "attributes": {}})
+    return stat.add
+
+
+adders = NamedFunctions(__name__, "adders")
+adders.make = _add_again
 
 
 def _adder(life: _Life) -> Callable[[float], None]:

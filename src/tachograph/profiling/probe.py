@@ -50,6 +50,10 @@ class Audience:
         """Make every profiled function ask again at its next call."""
         self.epoch = object()
 
+    def __reduce__(self) -> str:
+        """Return the name of the variable: each process has one audience."""
+        return "audience"
+
 
 def metric_name(fn: Any) -> str:
     """Return the name of a function's metrics: its qualified name, or ``<leaf module>.<function>`` if that has no dot.
@@ -109,6 +113,10 @@ class Probe:
         self.tell: Tell = nobody
         self.success: Callable[[float], None]
 
+    def __reduce__(self) -> tuple[Callable[..., Probe], tuple[Any, ...]]:
+        """Return how to make it again: its calls are those of a process."""
+        return _probe_of, (self._fn, self.name, self.group, self._heard_as, self._bare)
+
     def ask(self) -> None:
         """Take over the current answers of :data:`audience`."""
         epoch = audience.epoch
@@ -151,6 +159,12 @@ class Probe:
         if self.tell is not nobody:
             self.told("success" if error is None else "failure", seconds)
         return into
+
+
+def _probe_of(fn: Any, name: str, group: str, heard_as: str | None, bare: bool) -> Probe:
+    probe = Probe(fn, group, heard_as=heard_as, bare=bare)
+    probe.name = name
+    return probe
 
 
 class Call:

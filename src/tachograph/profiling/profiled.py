@@ -32,16 +32,16 @@ def profiled(fn: Function, probe: Probe) -> Function:
     return made
 
 
+# cloudpickle writes a function of the program's main module by value, and the function around it as well: its variables
+# are the function and its probe, and the globals that it reads are found by name.
 def _function(fn: Function, probe: Probe) -> Function:
-    modules = sys.modules
-
     @wraps(fn)
     def function(*args: Any, **kwargs: Any) -> Any:
         if probe.epoch is not audience.epoch:
             probe.ask()
         if probe.silent:
             return fn(*args, **kwargs)
-        if TRACE in modules:
+        if TRACE in sys.modules:
             tracer = tracer_for(probe.group)
             if tracer is not None:
                 return _in_span(Call(probe, tracer), fn, args, kwargs)

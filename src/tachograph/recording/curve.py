@@ -434,5 +434,4 @@ def recorder(  # noqa: C901, PLR0915 - see record
         if now >= curve.due or len(buffer) >= chunk:
             curve.fold(now)
 
-    record.__qualname__ = "Metric.record"  # as CPython's own TypeErrors name it
     return record

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from types import MethodType
+from typing import Any
 
 from tachograph.recording.accumulators import FOLD_WAIT, Accumulator, Distribution, LastValue, Sum
 from tachograph.recording.gauge_curve import GaugeCurves
 from tachograph.recording.intervals import NEVER, IntervalReader, Intervals
 from tachograph.recording.kept_calls import KeptCalls
 from tachograph.recording.losses import SeriesLosses
+from tachograph.recording.named_functions import NamedFunctions
 from tachograph.recording.naming import Meaning, default_boundaries
 from tachograph.recording.points import (
     OVERFLOW,
@@ -45,6 +48,7 @@ class _Creation:
 
 
 creation = _Creation()
+bound_records = NamedFunctions("tachograph.recording.registry", "bound_records")
 
 
 class Instrument:
@@ -117,8 +121,12 @@ class Instrument:
 
         Resolve it once and call it in the loop: it costs about a hundred nanoseconds a value.
         """
+        if not self._enabled:
+            return nothing
         record: Record = self.series(attributes).record
-        return record if self._enabled else nothing
+        if not (bound_records.has(record) or isinstance(record, MethodType)):
+            bound_records.add(record, *self.definition(), attributes)
+        return record
 
     def record(self, value: object, attributes: Mapping[str, object] | None = None) -> None:
         """Record one value: set a gauge, add to a counter, or measure into a histogram."""
@@ -187,6 +195,14 @@ class Instrument:
         if not points:
             return None
         return MetricPoints(self.group, self.name, self.unit, self.kind, self.description or self.recorded, points)
+
+    def definition(self) -> tuple[str, str, dict[str, Any] | None]:
+        """Return its group, its recorded name and, where it was declared, the other arguments of its declaration."""
+        if not self.declared:
+            return self.group, self.recorded, None
+        boundaries = self.boundaries if self.kind == "histogram" else None
+        declaration = {"kind": self.kind, "unit": self.unit, "description": self.description, "boundaries": boundaries}
+        return self.group, self.recorded, declaration
 
     def reset(self) -> None:
         """Forget every value, as a forked child does."""

@@ -20,7 +20,7 @@ from tachograph.recording.columns import Collected, Column
 from tachograph.recording.forking import at_fork
 from tachograph.recording.gauge_curve import GaugeCurves
 from tachograph.recording.group import Group
-from tachograph.recording.instrument import CARDINALITY_LIMIT, Instrument, creation
+from tachograph.recording.instrument import CARDINALITY_LIMIT, Instrument, Record, bound_records, creation
 from tachograph.recording.intervals import IntervalReader, Intervals
 from tachograph.recording.log import LogOnce
 from tachograph.recording.losses import SeriesLosses
@@ -36,7 +36,7 @@ from tachograph.recording.own_metrics import (
     Reason,
 )
 from tachograph.recording.packed_points import PointSources
-from tachograph.recording.points import MetricPoints, NumberPoint
+from tachograph.recording.points import AttributeValue, MetricPoints, NumberPoint
 from tachograph.recording.switch import switch
 
 
@@ -281,27 +281,21 @@ at_fork("registry", in_child=_after_fork_in_child)
 
 def _declared_again(group: str, recorded: str, declaration: dict[str, Any] | None) -> Instrument:
     """Return the instrument of this process for one of another, or for a copy: each process has one of a name."""
-    found = default.group(group)
-    if declaration is None:
-        return found.instrument(recorded)
-    instrument = found.declare(recorded, **declaration)
+    if declaration is not None:
+        return declare(recorded, group=group, **declaration)
+    instrument = default.group(group).instrument(recorded)
     instrument.keep_curves(default.curves)
     return instrument
 
 
-def _reduced(instrument: Instrument) -> tuple[Callable[..., Instrument], tuple[Any, ...]]:
-    declaration: dict[str, Any] | None = None
-    if instrument.declared:
-        declaration = {
-            "kind": instrument.kind,
-            "unit": instrument.unit,
-            "description": instrument.description,
-            "boundaries": instrument.boundaries if instrument.kind == "histogram" else None,
-        }
-    return _declared_again, (instrument.group, instrument.recorded, declaration)
+def _bound_again(
+    group: str, recorded: str, declaration: dict[str, Any] | None, attributes: dict[str, AttributeValue]
+) -> Record:
+    return _declared_again(group, recorded, declaration).bind(**attributes)
 
 
-copyreg.pickle(Instrument, _reduced)
+copyreg.pickle(Instrument, lambda instrument: (_declared_again, instrument.definition()))
+bound_records.make = _bound_again
 
 
 def declare(
