@@ -53,6 +53,49 @@ def test_an_open_window_leaves_at_the_end(tmp_path: Path, end: str) -> None:
     assert (int(point["count"]), point["sum"]) == (5000, 5000)
 
 
+BLOCK = """
+from datetime import timedelta
+import tachograph
+from tachograph.monitor import Aggregation, Stat
+
+def train(stat, values):
+    for value in values:
+        stat.add(value)
+
+options = {"metrics": "jsonl", "logs": "jsonl", "traces": "none", "jsonl": "out.jsonl"}
+before = Stat("before", [Aggregation.SUM, Aggregation.COUNT], timedelta(hours=1))
+with tachograph.start(**options):
+    train(before, [1.0, 3.0])
+    inside = Stat("inside", [Aggregation.SUM, Aggregation.COUNT], timedelta(hours=1))
+    train(inside, [5.0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "windows"),
+    [
+        ("", [(4.0, 2), (5.0, 1)]),
+        ("train(inside, [7.0, 9.0])\nwith tachograph.start(**options): pass", [(4.0, 2), (5.0, 1), (16.0, 2)]),
+    ],
+    ids=["one block", "two blocks"],
+)
+def test_an_open_window_leaves_at_the_end_of_its_block(
+    tmp_path: Path, more: str, windows: list[tuple[float, int]]
+) -> None:
+    """A window that is open when ``with tachograph.start():`` ends is closed there; later values get a window anew."""
+    run(tmp_path, BLOCK + more)
+    data = [event["attributes"] for event in events(tmp_path / "out.jsonl")]
+    found = [
+        (told[f"{name}.sum"], told[f"{name}.count"])
+        for told in data
+        for name in ("before", "inside")
+        if f"{name}.sum" in told
+    ]
+    assert found == windows
+    metrics = exported(tmp_path / "out.jsonl")
+    assert {("torch.monitor", f"{name}.window.sum") for name in ("before", "inside")} <= metrics.keys()
+
+
 def test_handlers_hear_of_it_too(tmp_path: Path) -> None:
     """Without a pipeline, handlers still get what was open at the end of the interpreter, as in the original."""
     done = run(
@@ -101,7 +144,7 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_window_that_closed_on_time_leaves_with_the_next_export(tmp_path: Path) -> None:
-    """Once, as an event; what is still open when the program shuts delivery down is in the histogram already."""
+    """Once, as an event; the shutdown, which closes the windows that are still open, does not close it again."""
     run(
         tmp_path,
         START
@@ -113,7 +156,8 @@ tachograph.shutdown()
 """,
     )
     records = [event["attributes"] for event in events(tmp_path / "out.jsonl") if event["eventName"] != "epoch"]
-    assert [record["short.mean"] for record in records] == [4.0]
+    assert [record["short.mean"] for record in records if "short.mean" in record] == [4.0]
+    assert [record["load.count"] for record in records if "load.count" in record] == [5000]
     found = exported(tmp_path / "out.jsonl")
     assert count(found["torch.monitor", "short"]) == 1
     assert count(found["torch.monitor", "load"]) == 5000

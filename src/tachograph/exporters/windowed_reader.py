@@ -362,8 +362,8 @@ def _at_exit() -> None:
         reader.shutdown()
 
 
-def _last_words(timeout: float) -> None:
-    """Close the windows that leave as events: those that are logged would come after the last event of the process."""
+def _close_windows(timeout: float) -> None:
+    """Close the windows that leave as events: those that are logged later would come after the last delivery."""
     deadline = time.monotonic() + timeout
     for reader in list(_readers):
         if reader.makes_events:
@@ -386,5 +386,6 @@ def _after_fork_in_child() -> None:
 
 
 atexit.register(_at_exit)
-journal.default.last_words.append(_last_words)
+journal.default.last_words.append(_close_windows)
+journal.default.window_closers.append(_close_windows)
 at_fork("windowed_readers", before=_before_fork, in_parent=_after_fork_in_parent, in_child=_after_fork_in_child)

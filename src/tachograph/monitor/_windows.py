@@ -224,6 +224,21 @@ class Windows:
         finally:
             self._ended.set()
 
+    def close_open(self, timeout: float = EXIT_TIMEOUT) -> None:
+        """Close every window that has values, and hand its event out before the pipeline that delivers it ends.
+
+        The next window begins here, and ends when this one would have ended.
+
+        Args:
+            timeout: seconds that folds in other threads may take at most.
+        """
+        deadline = time.monotonic() + timeout
+        for found in list(self._sizes.values()):
+            for window in list(found.windows.copy().values()):
+                if window.has_values():
+                    window.end(self.clock(), wait=max(deadline - time.monotonic(), _FOLD_WAIT))
+                    self._pass_on()
+
     def reset_in_child(self) -> None:
         """Forget the parent process's windows, after a fork; windows close again once a Stat is made here."""
         self._free()
@@ -248,5 +263,6 @@ def _set_back(window: StatWindow, slot: int, size: int) -> None:
 
 default = Windows(event_log.default, registries.default)
 journal.default.last_words.append(default.finish)
+journal.default.window_closers.append(default.close_open)
 
 at_fork("windows", in_child=default.reset_in_child)

@@ -419,8 +419,7 @@ class Pipeline:
 
     def _end(self, deadline: float, *, exiting: bool) -> None:
         last_moment = time.monotonic() + (LONGEST_EXIT if exiting else _left(deadline))
-        if exiting:
-            self._events.hear_last_words(_left(deadline) / 2)
+        self._log_final_events(deadline, exiting=exiting)
         self._identity.wait_no_longer(for_helpers=False)
         self._collection.settle()
         self._hold_back()
@@ -471,6 +470,14 @@ class Pipeline:
         if given_up or unanswered:
             rank = self._identity.resource.get("dl.rank")
             note_undelivered(os.environ, rank, program_name(), given_up, unanswered)
+
+    def _log_final_events(self, deadline: float, *, exiting: bool) -> None:
+        """Have everything logged that is still held; where the process goes on, only the windows that are open."""
+        if exiting:
+            self._events.hear_last_words(_left(deadline) / 2)
+        elif deadline > time.monotonic():  # else a start() takes over at once
+            for close_windows in self._journal.window_closers:
+                close_windows(_left(deadline) / 2)
 
     def await_signal(self) -> None:
         """If SIGTERM is about to end the process, let it: a program that ends in that moment has not ended well."""

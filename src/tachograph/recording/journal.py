@@ -114,6 +114,8 @@ class Journal:
         stream: random for each process start; see :meth:`LogEvent.record_attributes`.
         last_words: called before the last events of the process leave, with the seconds that each may take, for events
             that are logged at the end alone, such as those of open windows.
+        window_closers: called where a pipeline ends and the process goes on, with the seconds that each may take: they
+            close the windows that are open, and log their events while something still delivers them.
         holders: asked before events are taken out, for events that are not logged yet.
         told: events for hubs of ours alone, until a receiver has said whether it is one; see :meth:`tell`.
         records: of the program's own logging, until then; see :meth:`record`.
@@ -130,6 +132,7 @@ class Journal:
         self._wanted, self._pinned = True, False
         self._log_once = LogOnce()
         self.last_words: list[Callable[[float], object]] = []
+        self.window_closers: list[Callable[[float], object]] = []
         self.holders = Holders()
         self._limit = limit
         # Resolved once: an overflowing journal drops at every event, wherever that comes from.
