@@ -6,17 +6,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tachograph.recording import registry as registries
-from tachograph.recording.points import AttributeValue, NumberPoint, attributes_key, identity
+from tachograph.recording.accumulators import Accumulator
+from tachograph.recording.instrument import creation
+from tachograph.recording.kept_calls import KeptCalls
+from tachograph.recording.losses import SeriesLosses
+from tachograph.recording.points import AttributeValue, MetricPoints, NumberPoint, attributes_key, identity
 from tachograph.recording.registry import Registry
 from tachograph.recording.summary import ValueSummary
+from tachograph.recording.switch import switch
 from tachograph.recording.values import Number
 
 
 class Captured:
-    """The values that were recorded since the capture began; read them at any time."""
+    """The values that were recorded in a capture: so far while it goes on, and all of them after its end."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+        self._all: list[MetricPoints] | None = None  # until the end
+
+    def end(self) -> None:
+        """Keep the values as they are now: the registry has others from now on."""
+        self._all = self._registry.collect()
+
+    def _collected(self) -> list[MetricPoints]:
+        return self._registry.collect() if self._all is None else self._all
 
     def value(
         self, name: str, group: str = "torchelastic", /, **attributes: AttributeValue
@@ -37,7 +50,7 @@ class Captured:
         instrument = found.instruments.get(name) if found is not None else None
         instrument_name = instrument.name if instrument is not None else name
         wanted = identity(attributes_key(attributes))
-        for metric in self._registry.collect():
+        for metric in self._collected():
             if metric.scope == group and metric.name == instrument_name:
                 for point in metric.points:
                     if identity(point.attributes) == wanted:
@@ -46,12 +59,16 @@ class Captured:
 
     def names(self, group: str = "torchelastic") -> list[str]:
         """Return the names of the group's instruments that hold something, sorted."""
-        return sorted({metric.name for metric in self._registry.collect() if metric.scope == group})
+        return sorted({metric.name for metric in self._collected() if metric.scope == group})
 
 
 @contextmanager
 def capture(registry: Registry = registries.default) -> Iterator[Captured]:
-    """Capture the values that are recorded inside of the block; earlier values are forgotten.
+    """Capture the values that are recorded inside the block.
+
+    The registry begins the block without any value, and has its earlier values back after it, without the captured
+    ones. So a capture in another one hides the values of the outer one, and leaves them as they were. An export that
+    is made inside the block has the captured values. Stats, curves and events are not put aside.
 
     Example::
 
@@ -59,5 +76,31 @@ def capture(registry: Registry = registries.default) -> Iterator[Captured]:
             train_one_step()
         assert captured.value("step.success", "train") == 1
     """
-    registry.reset()
-    yield Captured(registry)
+    recorded, collected = switch.on, registry.collected
+    if not recorded:  # a forked child: it has its parent's values, and maybe locks that nobody will release
+        registry.reset()
+    before = {part: part.put_aside() for part in _parts(registry)}
+    creation.changes += 1  # a collection looks at each series again, for its new start
+    captured = Captured(registry)
+    try:
+        yield captured
+    finally:
+        captured.end()
+        for part in _parts(registry):
+            part.put_aside()
+            if part in before:
+                part.put_back(before[part])
+        creation.changes += 1
+        switch.on, registry.collected = recorded, collected
+
+
+def _parts(registry: Registry) -> Iterator[Accumulator | SeriesLosses | KeptCalls]:
+    """Yield all objects of a registry that hold values or counts."""
+    for group in list(registry.groups.values()):
+        for instrument in dict.fromkeys(list(group.instruments.values())):
+            yield instrument.losses
+            yield from (series for _, series in instrument.all_series())
+        for function in list(group.functions.values()):
+            yield function.losses
+            yield function.kept
+            yield from (series for _, series in function.distributions())

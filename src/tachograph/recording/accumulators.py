@@ -60,6 +60,9 @@ class Keeper(Protocol):
     def show_newest(self) -> bool:
         """Have the gauge show the newest value; False where one is still on its way from a device."""
 
+    def fold(self) -> bool:
+        """Have the gauge show the newest value, once; False where one is still on its way from a device."""
+
 
 class LastValue:
     """A gauge: the last value that was set.
@@ -154,6 +157,19 @@ class LastValue:
     def value(self) -> Number | None:
         """Return the last value, or None where there was none yet."""
         return self.current
+
+    def put_aside(self) -> tuple[Any, ...]:
+        """Return the values for :meth:`put_back`, and begin anew; its curve and its followers go on."""
+        self.fold()
+        if self.curve is not None:
+            self.curve.fold()
+        before = self.current, self.waiting, self.start_unix_nano
+        self.current, self.waiting, self.start_unix_nano = None, None, time.time_ns()
+        return before
+
+    def put_back(self, before: tuple[Any, ...]) -> None:
+        """Restore the values that were put aside."""
+        self.current, self.waiting, self.start_unix_nano = before
 
     def reset(self) -> None:
         """Forget everything, as a forked child does."""
@@ -279,6 +295,24 @@ class _Buffered:
     def _absorb(self, finite: list[Any], total: Number, nonfinite: int) -> None:
         raise NotImplementedError
 
+    def put_aside(self) -> tuple[Any, ...]:
+        """Return the values for :meth:`put_back`, and begin anew."""
+        with self._lock:
+            self._folding = threading.get_ident()
+            self._fold_buffer()
+            before = self._state, self._late, self.tap, self.start_unix_nano
+            self._state, self._late, self.tap, self.start_unix_nano = self._no_values(), [], None, time.time_ns()
+            self._folding = 0
+        return before
+
+    def put_back(self, before: tuple[Any, ...]) -> None:
+        """Restore the values that were put aside."""
+        with self._lock:
+            self._state, self._late, self.tap, self.start_unix_nano = before
+
+    def _no_values(self) -> Any:
+        raise NotImplementedError
+
     def outstanding(self) -> int:
         """Return how many values wait to be folded, device values included."""
         return len(self._buffer) + len(self._late) + len(self._kept or ())
@@ -319,7 +353,10 @@ class Sum(_Buffered):
 
     def __init__(self, losses: SeriesLosses) -> None:
         super().__init__(losses)
-        self._state = (Total(), 0)
+        self._state = self._no_values()
+
+    def _no_values(self) -> tuple[Total, int]:
+        return Total(), 0
 
     def _absorb(self, finite: list[Any], total: Number, nonfinite: int) -> None:
         if finite and min(finite) < 0:
@@ -342,7 +379,7 @@ class Sum(_Buffered):
     def reset(self) -> None:
         """Forget everything, as a forked child does."""
         self._reset_buffer()
-        self._state = (Total(), 0)
+        self._state = self._no_values()
 
 
 _ORDERED = Wanted(ordered=True)
@@ -375,9 +412,23 @@ class Distribution(_Buffered):
         self.kept: KeptCalls | None = None
         self._intervals = intervals
         self._wanted = _buckets(boundaries)
-        self._state = ValueSummary(buckets=no_buckets(boundaries)), None
+        self._state = self._no_values()
         if switch.made is not None:
             switch.made(self)
+
+    def _no_values(self) -> tuple[ValueSummary, Counted | None]:
+        return ValueSummary(buckets=no_buckets(self.boundaries)), None
+
+    def put_aside(self) -> tuple[Any, ...]:
+        """Return the values for :meth:`put_back`, and begin anew."""
+        before = super().put_aside()
+        exemplars, self.exemplars = self.exemplars, None
+        return before, exemplars
+
+    def put_back(self, before: tuple[Any, ...]) -> None:
+        """Restore the values that were put aside."""
+        state, self.exemplars = before
+        super().put_back(state)
 
     def _absorb(self, finite: list[Any], total: Number, nonfinite: int) -> None:
         summary, counted = self._state
@@ -448,7 +499,7 @@ class Distribution(_Buffered):
         """Forget everything, as a forked child does."""
         self._reset_buffer()
         self.exemplars = None
-        self._state = ValueSummary(buckets=no_buckets(self.boundaries)), None
+        self._state = self._no_values()
 
 
 def to_be_folded(series: Sequence[Distribution]) -> list[Distribution]:

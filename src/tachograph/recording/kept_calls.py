@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from heapq import nlargest
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MOST = 10  # of a function in a process: slowest, and failed
 MOST_MESSAGE = 500  # characters
@@ -53,6 +53,16 @@ class KeptCalls:
         self._failed: deque[KeptCall] | None = None
         self.least = -inf
         self.untold = False
+
+    def put_aside(self) -> tuple[Any, ...]:
+        """Return the values for :meth:`put_back`, and begin anew."""
+        before = self._slowest, self._failed, self.least, self.untold
+        self.reset()
+        return before
+
+    def put_back(self, before: tuple[Any, ...]) -> None:
+        """Restore the values that were put aside."""
+        self._slowest, self._failed, self.least, self.untold = before
 
     def folded(self, durations: Sequence[float]) -> None:
         """See the calls of a fold, the longest of which is longer than ``least``."""

@@ -37,6 +37,16 @@ class SeriesLosses:
         self.negative = 0
         self.nonfinite = 0
 
+    def put_aside(self) -> tuple[int, ...]:
+        """Return the counts for :meth:`put_back`, and begin anew."""
+        before = self.attribute, self.no_number, self.overflow, self.negative, self.nonfinite
+        self.forget()
+        return before
+
+    def put_back(self, before: tuple[int, ...]) -> None:
+        """Restore the values that were put aside."""
+        self.attribute, self.no_number, self.overflow, self.negative, self.nonfinite = before
+
     def read(self, value: object) -> Number | Pending | None:
         """Return ``value`` as a number; any other object is counted, and said once."""
         try:
