@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.diagnosis.phases import PHASES
 from tachograph.diagnosis.verdict import NAMES, Verdict, own_times, scores, verdicts
-from tachograph.diagnosis.window import MemorySample, Window
+from tachograph.diagnosis.window import MemorySample, Totals, Window, windows_of
 
 MS = 1e6
 GIB = 2**30
@@ -132,6 +134,56 @@ def test_two_ranks() -> None:
     found = only(window(0, backward=40), window(1, forward=30))
     assert (found.ranks, found.name) == ((1,), "straggler")
     assert found.share == pytest.approx(20 / 52)
+
+
+def looks(step: Callable[[int], dict[str, float]], steps: int = 240) -> list[Totals]:
+    """Return the totals that a rank logs about once a second, of steps whose phases take so many milliseconds.
+
+    Args:
+        step: returns the phases of a step by its number.
+        steps: how many.
+    """
+    totals = list[Totals]()
+    phases = dict.fromkeys(PHASES, 0.0)
+    told = 0.0
+    for number in range(1, steps + 1):
+        for phase, ms in step(number).items():
+            phases[phase] += ms * MS
+        if sum(phases.values()) >= told + 1000 * MS or number == steps:
+            told = sum(phases.values())
+            totals.append({"steps": number, "phases": list(phases.values()), "last": told})
+    return totals
+
+
+COMPUTE = {"forward": 20.0, "backward": 26.0, "optimizer": 2.0}
+PAUSE = 6000.0
+
+
+@pytest.mark.parametrize("phase", ["forward", "data_wait", "other"])
+def test_a_lone_pause_makes_no_straggler(phase: str) -> None:
+    """A rank that stops for six seconds of seventeen, once, does not hold up the others, who waited for it once."""
+    paused = looks(lambda number: COMPUTE | ({phase: PAUSE} if number == 140 else {}))
+    waited = looks(lambda number: COMPUTE | ({"backward": PAUSE} if number == 140 else {}))
+    some = windows_of([(0, waited), (1, paused)], recent=False)
+    assert verdicts(some) == []
+    assert scores(some)[1] == pytest.approx(0, abs=0.02)
+
+
+@pytest.mark.parametrize("phase", ["data_wait", "gradients", "other"])
+def test_a_lone_pause_is_no_fault_of_the_program(phase: str) -> None:
+    """One stop of six seconds is neither slow data nor work between the steps, of a program without ranks."""
+    paused = looks(lambda number: COMPUTE | ({phase: PAUSE} if number == 140 else {}))
+    assert verdicts(windows_of([(None, paused)], recent=False)) == []
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_a_rank_that_is_slow_again_and_again_is_a_straggler(every: int) -> None:
+    """In each step, or in each tenth, by the same time on the whole."""
+    slow = looks(lambda number: COMPUTE | ({"forward": 20.0 + 12 * every} if number % every == 0 else {}))
+    waits = looks(lambda number: COMPUTE | ({"backward": 26.0 + 12 * every} if number % every == 0 else {}))
+    found = only(*windows_of([(0, waits), (1, slow)], recent=False))
+    assert (found.name, found.ranks) == ("straggler", (1,))
+    assert found.share == pytest.approx(12 / 60, abs=0.03)
 
 
 def test_communication() -> None:

@@ -137,16 +137,31 @@ def own_times(windows: Sequence[Window]) -> list[float]:
 def scores(windows: Sequence[Window]) -> dict[int, float]:
     """Return each rank's excess of own time over the median of the others, as a share of the step.
 
-    Empty for one rank alone, and for ranks that do not take the same steps.
+    It is that of the part of the window in which a rank has its median excess: a lone pause makes no straggler. Empty
+    for one rank alone, and for ranks that do not take the same steps.
     """
-    ranked = _alike(windows)
-    own = own_times(ranked) if ranked else []
-    found = {}
+    parts = [_excesses(part) for part in _parts(_alike(windows))]
+    return {rank: sorted(part[rank] for part in parts)[len(parts) // 2] for rank in (parts[0] if parts else ())}
+
+
+def _excesses(ranked: Sequence[Window]) -> dict[int, float]:
+    own = own_times(ranked)
+    excesses = {}
     for place, window in enumerate(ranked):
         others = median(own[:place] + own[place + 1 :])
         if window.rank is not None:
-            found[window.rank] = (own[place] - others) / max(1.0, window.step)
-    return found
+            excesses[window.rank] = (own[place] - others) / max(1.0, window.step)
+    return excesses
+
+
+def _parts(ranked: Sequence[Window]) -> list[list[Window]]:
+    """Return the windows of all ranks by part; whole ones where one of them has no parts."""
+    if not ranked or not all(window.parts for window in ranked):
+        return [list(ranked)] if ranked else []
+    parts = [list(part) for part in zip(*(window.parts for window in ranked), strict=True)]
+    if all(window.device_steps for part in parts for window in part):
+        return [[window.on_device() for window in part] for part in parts]
+    return parts
 
 
 def _alike(windows: Sequence[Window]) -> list[Window]:
@@ -164,10 +179,12 @@ def _differ(found: Sequence[float]) -> bool:
 
 def _stragglers(windows: Sequence[Window]) -> Iterator[Verdict]:
     """Yield the slowest rank, where it is a tenth of the step behind the others and they wait for it."""
-    found, known = scores(windows), _alike(windows)
+    found = scores(windows)
     if not found:
         return
     rank = max(found, key=lambda each: found[each])
+    parts = _parts(_alike(windows))
+    known = sorted(parts, key=lambda part: _excesses(part)[rank])[len(parts) // 2]
     (slow,) = [window for window in known if window.rank == rank]
     others = [window for window in known if window is not slow]
     excess = {
@@ -221,6 +238,7 @@ _WORDS = {
     "compile": "compiling",
     "evaluation": "evaluating",
     "other": "between the steps",
+    "rollout": "without gradients before the backward",
 }
 _OF_A_STRAGGLER = {
     "data_wait": "look at its data: a slow disk, larger samples, fewer workers, a transform that others do not run",
@@ -230,7 +248,7 @@ _OF_A_STRAGGLER = {
 
 
 def _input(window: Window) -> _Finding | None:
-    timed = window.timed("data_wait")
+    timed = window.usual("data_wait").timed("data_wait")
     share, taken = timed.share("data_wait"), timed.a_step("data_wait")
     if share < INPUT.least or taken < _LEAST:
         return None
@@ -247,11 +265,22 @@ def _input(window: Window) -> _Finding | None:
     )
 
 
-def _phase(phase: str, least: Threshold, title: str, advice: str, *, endings: int = 0) -> _Rule:
-    """Return a rule about a phase's share of the step; of checkpoints, ``endings`` must have ended."""
+def _phase(
+    phase: str, least: Threshold, title: str, advice: str, *, endings: int = 0, each_step: bool = False
+) -> _Rule:
+    """Return a rule about a phase's share of the step.
+
+    Args:
+        phase: its name.
+        least: the shares of a verdict.
+        title: with ``{}`` for the share.
+        advice: what to try.
+        endings: so many checkpoints must have ended.
+        each_step: the phase is one of each step, so that a lone pause in it is no fault of the program.
+    """
 
     def rule(window: Window) -> _Finding | None:
-        timed = window.timed(phase)
+        timed = (window.usual(phase) if each_step else window).timed(phase)
         share, taken = timed.share(phase), timed.a_step(phase)
         if share < least.least or taken < _LEAST or window.checkpoints < endings:
             return None
@@ -270,6 +299,16 @@ def _compiles(window: Window) -> _Finding | None:
     return _Finding(
         share, share >= COMPILE.critical, f"{share:.0%} of the time goes into recompiling", evidence, advice
     )
+
+
+def _evaluates(window: Window) -> _Finding | None:
+    taken = (window.phases.get("evaluation", 0.0) - window.unsure) / max(1, window.steps)
+    share = taken / max(1.0, window.step)
+    if share < EVALUATION.least or taken < _LEAST:
+        return None
+    title = f"{share:.0%} of the time goes into evaluation"
+    evidence = f"{_shown(taken)} of {_shown(window.step)} a step"
+    return _Finding(share, share >= EVALUATION.critical, title, evidence, "evaluate less often, or on fewer samples")
 
 
 def _overflows(window: Window) -> _Finding | None:
@@ -316,15 +355,7 @@ _RULES: tuple[tuple[str, _Rule], ...] = (
             endings=2,
         ),
     ),
-    (
-        "evaluation_bound",
-        _phase(
-            "evaluation",
-            EVALUATION,
-            "{} of the time goes into evaluation",
-            "evaluate less often, or on fewer samples",
-        ),
-    ),
+    ("evaluation_bound", _evaluates),
     (
         "gradients_bound",
         _phase(
@@ -332,6 +363,7 @@ _RULES: tuple[tuple[str, _Rule], ...] = (
             GRADIENTS,
             "{} of the step lies between backward and optimizer",
             "look at gradient clipping and logging there; .item() waits for the device",
+            each_step=True,
         ),
     ),
     (
@@ -341,6 +373,7 @@ _RULES: tuple[tuple[str, _Rule], ...] = (
             OTHER,
             "{} of the time goes into work between the steps",
             "log less often, not after each step; look at callbacks and metrics with --prof",
+            each_step=True,
         ),
     ),
     ("overflow_loop", _overflows),

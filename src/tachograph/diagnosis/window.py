@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from tachograph.diagnosis.phases import PHASES, WARM_UP
 
 APART = 0.1  # of the steps: ranks further apart do not train the same
 _WHOLE = 1 / 3  # of the steps come before the window, where it is about a whole run
+_PARTS = 5  # of a window: a pause between two looks is in two of them at most
 _SECOND = 1e9  # nanoseconds
 # Phases that the device's own times tell of, where there are some: the host's show where it waits for the device.
 _ON_DEVICE = ("data_wait", "gradients", "other")
@@ -38,6 +40,8 @@ class Window(NamedTuple):
         limit: of the machine's memory or its group's, in bytes; 0 where that is not known.
         samples: backwards whose communication was timed.
         waited: nanoseconds that such a one waited for other ranks and computed nothing.
+        unsure: nanoseconds of evaluation that may be rollouts.
+        parts: the same steps in a few windows, the oldest first; empty where there are too few.
     """
 
     rank: int | None
@@ -53,6 +57,8 @@ class Window(NamedTuple):
     limit: int = 0
     samples: int = 0
     waited: float = 0.0
+    unsure: float = 0.0
+    parts: Sequence[Window] = ()
 
     @property
     def step(self) -> float:
@@ -71,6 +77,13 @@ class Window(NamedTuple):
     def timed(self, phase: str) -> Window:
         """Return the window by the clock that tells of a phase: the device's where that has timed a wait."""
         return self.on_device() if phase in _ON_DEVICE else self
+
+    def usual(self, phase: str) -> Window:
+        """Return the part in which a phase has its median share: a lone pause is in few of them.
+
+        The window itself where it has no parts.
+        """
+        return sorted(self.parts, key=lambda part: part.share(phase))[len(self.parts) // 2] if self.parts else self
 
     def on_device(self) -> Window:
         """Return the window as the device has timed it; as it is where it has not."""
@@ -93,7 +106,7 @@ def windows_of(ranks: Sequence[tuple[int | None, Sequence[Totals]]], *, recent: 
     if looks and min(ends) >= max(ends) * (1 - APART) and max(starts) < min(ends):
         starts, ends = [max(starts)] * len(looks), [min(ends)] * len(looks)
     each = zip(looks, starts, ends, strict=True)
-    return [_window(rank, found, start, end) for (rank, found), start, end in each if start < end]
+    return [_window_in_parts(rank, found, start, end) for (rank, found), start, end in each if start < end]
 
 
 def _looks(totals: Sequence[Totals], *, recent: bool) -> list[Totals]:
@@ -110,6 +123,14 @@ def _start(found: Sequence[Totals], *, recent: bool) -> int:
     if recent:
         return first
     return max(first, int(found[-1]["steps"] * _WHOLE))
+
+
+def _window_in_parts(rank: int | None, found: Sequence[Totals], start: int, end: int) -> Window:
+    window = _window(rank, found, start, end)
+    if window.steps < _PARTS:
+        return window
+    bounds = [start + window.steps * place // _PARTS for place in range(_PARTS + 1)]
+    return window._replace(parts=[_window(rank, found, *part) for part in pairwise(bounds)])
 
 
 def _window(rank: int | None, found: Sequence[Totals], start: int, end: int) -> Window:
@@ -131,6 +152,7 @@ def _window(rank: int | None, found: Sequence[Totals], start: int, end: int) -> 
         [MemorySample(each["last"] / _SECOND, each["rss.rank"]) for each in timed],
         int(found[-1].get("memory.limit", 0)),
         *(int(samples), waited / samples if samples else 0.0),
+        float(last["unsure"]) - float(first["unsure"]),
     )
 
 
@@ -145,7 +167,7 @@ def _at(found: Sequence[Totals], steps: int) -> Totals:
         late = numbers(after, key) or ([0.0, 0.0] if key == "communication" else [])
         early = numbers(before, key) or [0.0] * len(late)
         between[key] = [a + (b - a) * part for a, b in zip(early, late, strict=False)]
-    for key in ("skipped", "compiled", "checkpoints", "device.steps"):
+    for key in ("skipped", "compiled", "checkpoints", "device.steps", "unsure"):
         early_count = before.get(key, 0)
         between[key] = early_count + (after.get(key, 0) - early_count) * part
     return between
