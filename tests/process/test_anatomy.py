@@ -546,6 +546,78 @@ def test_compiled_programs_stay_as_they_are(how: str) -> None:
         assert compilation(how, before=False, after=True) == bare
 
 
+def within_no_grad(model: Any, x: Any) -> Any:
+    """Turn gradients off in a part of it."""
+    with torch.no_grad():
+        known = model(x)
+    return known + model(x)
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def decorated(model: Any, x: Any) -> Any:
+    """Turn gradients off for all of it."""
+    return model(x) * 2
+
+
+def within_inference_mode(model: Any, x: Any) -> Any:
+    """Compute in inference mode, and with gradients afterwards."""
+    with torch.inference_mode():
+        model(x)
+    return model(x)
+
+
+def evaluated(model: Any, x: Any) -> Any:
+    """Set the mode of an evaluation."""
+    model.eval()
+    return model(x)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("compute", [within_no_grad, decorated, within_inference_mode, evaluated])
+def test_gradient_modes_compile_as_ever(compute: Callable[[Any, Any], Any]) -> None:
+    """Code that turns gradients off has the same graphs, breaks and values, compiled as a whole if it was before."""
+    from torch._dynamo.utils import counters
+
+    def compiled_values(*, hooked: bool) -> tuple[Any, ...]:
+        torch._dynamo.reset()
+        counters.clear()
+        torch.manual_seed(1)
+        model, x = Own(), torch.randn(4, 64)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        hooks = Anatomy(never) if hooked else None
+        try:
+            loss(model, x, torch.zeros(4, dtype=torch.long)).backward()
+            optimizer.step()  # this thread has a lane
+            fast = torch.compile(compute, backend="aot_eager", fullgraph=True)
+            values: list[Any] = []
+            for _ in range(3):
+                try:
+                    values.append(float(fast(model, x).sum()))
+                except torch._dynamo.exc.TorchDynamoException as error:
+                    values.append(type(error))
+            return {**counters["stats"]}, sum(counters["graph_break"].values()), values
+        finally:
+            if hooks is not None:
+                hooks.close()
+
+    assert compiled_values(hooked=True) == compiled_values(hooked=False)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_gradient_modes_are_scripted_as_ever() -> None:
+    """TorchScript reads the source of ``no_grad``: it finds that of torch."""
+    with seen():
+        script = torch.jit.script(scripted)
+        assert float(script(torch.ones(2))) == 4
+
+
+def scripted(x: torch.Tensor) -> torch.Tensor:  # type: ignore[name-defined]
+    """Turn gradients off in a part of it."""
+    with torch.no_grad():
+        y = x * 2
+    return y.sum()
+
+
 def test_objects_pickle_and_copy_as_ever() -> None:
     """Models and optimizers that were trained under the hooks have nothing of ours in them."""
     with seen():
@@ -699,11 +771,16 @@ def test_checkpoints_of_every_kind(tmp_path: Path) -> None:
         for x, y in loader():
             loss(model, x, y).backward()
             optimizer.step()
-        checkpoint.save({"model": model.state_dict()}, checkpoint_id=tmp_path / "distributed", no_dist=True)
-        safetensors.save_file(model.state_dict(), tmp_path / "model.safetensors")
-        torch.save(model.state_dict(), tmp_path / "model.pt")
+        for save in (
+            lambda: checkpoint.save({"model": model.state_dict()}, checkpoint_id=tmp_path / "parts", no_dist=True),
+            lambda: safetensors.save_file(model.state_dict(), tmp_path / "model.safetensors"),
+            lambda: torch.save(model.state_dict(), tmp_path / "model.pt"),
+        ):
+            save()
+            loss(model, x, y).backward()
+            optimizer.step()
     assert found.totals is not None
-    assert (found.totals.checkpoints, found.totals.steps) == (3, BATCHES)
+    assert (found.totals.checkpoints, found.totals.steps) == (3, BATCHES + 3)
     assert found.totals.phases[PHASES.index("checkpoint")] > 0
     assert (checkpoint.save, checkpoint.async_save, safetensors.save_file) == before
 

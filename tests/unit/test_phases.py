@@ -17,8 +17,11 @@ from tachograph.diagnosis.phases import (
     COMPILE_END,
     DATA,
     DATA_END,
+    EVAL_MODE,
     EXHAUSTED,
     ITERATOR,
+    NO_GRAD,
+    NO_GRAD_END,
     OPENED,
     OPTIMIZER,
     OPTIMIZER_END,
@@ -31,8 +34,16 @@ from tachograph.diagnosis.phases import (
     split,
 )
 
-KINDS = range(SCALER_END + 2)
-AFTER = {DATA_END: (1, 8, 0), OPTIMIZER: (2,), OPTIMIZER_END: (2,), ITERATOR: (1, 0), EXHAUSTED: (1,), OPENED: (1,)}
+KINDS = range(EVAL_MODE + 1)
+AFTER = {
+    DATA_END: (1, 8, 0),
+    OPTIMIZER: (2,),
+    OPTIMIZER_END: (2,),
+    ITERATOR: (1, 0),
+    EXHAUSTED: (1,),
+    OPENED: (1,),
+    NO_GRAD: (True,),
+}
 
 
 def marked(kind: int, now: int) -> Mark:
@@ -151,6 +162,68 @@ def test_batches_fetched_ahead_are_of_training() -> None:
     machine = StepMachine()
     (step,) = machine.take(loop.marks) + machine.close()
     assert (step.samples, took(step)["data_wait"], took(step)["forward"]) == (16, 20, 3)
+
+
+def test_work_without_gradients_splits_a_gap() -> None:
+    """After ``eval()`` it is evaluation, before a backward a rollout, and what follows each step is of no phase."""
+    loop = Loop()
+
+    def without_gradients(took: int, *, is_evaluating: bool = False) -> None:
+        loop.marks.append((NO_GRAD, loop.now, is_evaluating))
+        loop.rest(took)
+        loop.marks.append((NO_GRAD_END, loop.now))
+
+    for number in range(5):
+        loop.call(DATA, DATA_END, 1)
+        without_gradients(100)  # a teacher
+        loop.rest(7)
+        loop.call(BACKWARD, BACKWARD_END, 3)
+        without_gradients(50)  # clipping
+        loop.call(OPTIMIZER, OPTIMIZER_END, 5)
+        without_gradients(60)  # an average of the weights
+        if number == 3:
+            loop.marks.append(marked(EVAL_MODE, loop.now))
+            loop.rest(20)
+            without_gradients(1000, is_evaluating=True)
+            loop.rest(2)
+            without_gradients(1000, is_evaluating=True)
+            loop.rest(9)
+    machine = StepMachine()
+    steps = machine.take(loop.marks) + machine.close()
+    usual = {"data_wait": 1, "forward": 7, "backward": 3, "gradients": 50, "optimizer": 5, "rollout": 100}
+    assert took(steps[2]) == {**usual, "other": 60}
+    assert took(steps[4]) == {**usual, "other": 69, "evaluation": 2022}
+    assert machine.totals().unsure == 60  # after the first step nothing says yet that each one has it
+
+
+def test_many_regions_without_gradients_are_a_loop() -> None:
+    """The time between them belongs to it: an environment takes its step."""
+    loop = Loop()
+    for _ in range(3):
+        for _ in range(10):
+            loop.marks.append((NO_GRAD, loop.now, False))
+            loop.rest(20)
+            loop.marks.append((NO_GRAD_END, loop.now))
+            loop.rest(30)
+        loop.call(BACKWARD, BACKWARD_END, 3)
+        loop.call(OPTIMIZER, OPTIMIZER_END, 5)
+    machine = StepMachine()
+    step = (machine.take(loop.marks) + machine.close())[-1]
+    assert took(step) == {"rollout": 470, "forward": 30, "backward": 3, "optimizer": 5}
+
+
+def test_files_one_after_the_other_are_one_checkpoint() -> None:
+    """From the begin of the first to the end of the last, until the program trains again."""
+    loop, machine = Loop(), StepMachine()
+    for _ in range(2):
+        one_step(loop, [1, 2, 3, 4, 5, 6])
+        for _ in range(3):
+            loop.call(CHECKPOINT, CHECKPOINT_END, 100)
+            loop.rest(10)
+    machine.take(loop.marks)
+    assert (machine.checkpoints, machine.totals().checkpoints) == ([320], 2)
+    machine.close()
+    assert (machine.checkpoints, machine.totals().checkpoints) == ([320, 320], 2)
 
 
 def test_compilation_is_no_boundary() -> None:

@@ -1,4 +1,4 @@
-"""The anatomy of a step on the training thread: five hooks that append marks, and none on a module.
+"""The anatomy of a step on the training thread: hooks around calls that append marks, and none on a module.
 
 A hook appends a kind and a time to the marks of its thread, and calls the original. Marks become steps on the timer, in
 :mod:`tachograph.diagnosis.phases`. In code that ``torch.compile`` traces, the hooks of an optimizer are nothing.
@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from importlib import import_module
 from time import perf_counter_ns as clock
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from tachograph.diagnosis.anatomy_ddp import Communication
 from tachograph.diagnosis.anatomy_device import EVERY, DeviceClock
@@ -28,8 +28,13 @@ from tachograph.diagnosis.phases import (
     COMPILE_END,
     DATA,
     DATA_END,
+    EVAL_MODE,
+    EVALUATION,
+    EVALUATION_END,
     EXHAUSTED,
     ITERATOR,
+    NO_GRAD,
+    NO_GRAD_END,
     OPENED,
     OPTIMIZER,
     OPTIMIZER_END,
@@ -46,12 +51,14 @@ from tachograph.recording.trace_context import current_span, traces
 MOST_MARKS = 65_536  # of a thread, until they are taken
 _MOST_LANES = 64
 # Names of torch that are no part of its documented interface (2.1 to 2.15): the iterators of DataLoaders, the way to
-# the autograd engine, what dynamo calls around a compilation, and how it leaves a function's own frame alone.
+# the autograd engine, what dynamo calls around a compilation, how it leaves a function's own
+# frame alone, and what calls a module's forward.
 _ITERATOR = "_BaseDataLoaderIter"
 _WORKERS = "_num_workers"
 _ENGINE = "_engine_run_backward"
 _CALLBACKS = "callback_handler"
 _SKIP = "skip_code"
+_CALL = "_call_impl"
 
 ident = threading.get_ident
 
@@ -70,10 +77,15 @@ class Lane:
         due: from that time on the ends of optimizer steps are told to :meth:`stepped`; where the program traces, all.
         device: times some steps on its device.
         communication: has the times for which its backwards wait for other ranks.
+        evaluated: a weak reference to the module whose ``eval()`` was called last; None before the first.
+        is_without_gradients: the last mark of their mode says that they are off.
         thread: its name.
     """
 
-    __slots__ = ("_next", "_stepping", "add", "communication", "device", "due", "marks", "thread")
+    __slots__ = (
+        *("_next", "_stepping", "add", "communication", "device", "due", "evaluated", "is_without_gradients"),
+        *("marks", "thread"),
+    )
 
     def __init__(self, device: DeviceClock, communication: Communication, stepping: Callable[[], object]) -> None:
         self._stepping = stepping
@@ -81,6 +93,8 @@ class Lane:
         self.add: Callable[[Mark], object] = self.marks.append
         self.due = self._next = 0
         self.device, self.communication = device, communication
+        self.evaluated: Callable[[], Any] | None = None
+        self.is_without_gradients = False
         self.thread = threading.current_thread().name
 
     def stepped(self, now: int, optimizer: int) -> None:
@@ -129,7 +143,7 @@ class Anatomy:
         self._codes = [
             *_codes(Anatomy, Communication, Lane, DeviceClock, StepMachine),
             *(size_of.__code__, _first_dimension.__code__),
-            split.__code__,
+            *(split.__code__, _is_called_by.__code__),
         ]
         self._skip: Callable[[CodeType], object] = _nothing
         hooks: dict[str, Callable[[Any], object]] = {
@@ -137,6 +151,9 @@ class Anatomy:
             "torch.distributed.checkpoint": self._hook_distributed_saving,
             "safetensors.torch": self._hook_safetensors,
             "torch.utils.data.dataloader": self._hook_loader,
+            "accelerate.data_loader": self._hook_accelerate,
+            "stable_baselines3.common.evaluation": self._hook_evaluation,
+            "sb3_contrib.common.maskable.evaluation": self._hook_evaluation,
             "torch.nn.parallel.distributed": self._hook_parallel,
             "torch._dynamo.eval_frame": self._hook_dynamo,
             "torch._dynamo.callback": self._hook_compiler,
@@ -168,6 +185,7 @@ class Anatomy:
         self._torch = torch
         self._hook_optimizers(torch)
         self._hook_backward(torch.autograd)
+        self._hook_gradient_modes(torch)
         self._hook_saving(torch)
         self._hook_scaler(torch)
 
@@ -220,6 +238,65 @@ class Anatomy:
     def _hook_backward(self, autograd: Any) -> None:
         original = getattr(autograd, _ENGINE)
         self._replace(autograd, _ENGINE, self._around(original, BACKWARD, BACKWARD_END, begins_lane=True))
+
+    def _hook_gradient_modes(self, torch: Any) -> None:
+        lanes, is_compiling, module = self.lanes, torch.compiler.is_dynamo_compiling, torch.nn.Module
+        for mode in (torch.no_grad, torch.inference_mode):
+            self._replace(mode, "__enter__", self._turning_off(mode.__enter__, torch))
+            self._replace(mode, "__exit__", self._turning_on(mode.__exit__, torch))
+        original = module.eval
+
+        @wraps(original)
+        def evaluating(self: Any) -> Any:
+            if not is_compiling():
+                lane = lanes.get(ident())
+                if lane is not None:
+                    lane.evaluated = ref(self)
+                    lane.add((EVAL_MODE, clock()))
+            return original(self)
+
+        self._replace(module, "eval", self._untraced(evaluating))
+
+    def _turning_off(self, original: Any, torch: Any) -> Any:
+        lanes, is_compiling, has_gradients = self.lanes, torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
+        forward = getattr(torch.nn.Module, _CALL).__code__
+
+        @wraps(original)
+        def entering(self: Any) -> Any:
+            if is_compiling():
+                return original(self)
+            lane = lanes.get(ident())
+            if lane is None or not has_gradients():
+                return original(self)
+            entered = original(self)
+            # A region within a module's forward is a part of that: rotary embeddings have one, and codebooks.
+            if not has_gradients() and not _is_called_by(forward):
+                module = None if lane.evaluated is None else lane.evaluated()
+                lane.is_without_gradients = True
+                lane.add((NO_GRAD, clock(), module is not None and not module.training))
+            return entered
+
+        return self._untraced(entering)
+
+    def _turning_on(self, original: Any, torch: Any) -> Any:
+        lanes, is_compiling, has_gradients = self.lanes, torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
+
+        @wraps(original)
+        def leaving(self: Any, *about: Any) -> Any:
+            left = original(self, *about)
+            if not is_compiling():
+                lane = lanes.get(ident())
+                if lane is not None and lane.is_without_gradients and has_gradients():
+                    lane.is_without_gradients = False
+                    lane.add((NO_GRAD_END, clock()))
+            return left
+
+        return self._untraced(leaving)
+
+    def _hook_evaluation(self, evaluation: Any) -> None:
+        # Episodes that a policy plays for an evaluation look like those that it learns from.
+        made = self._around(evaluation.evaluate_policy, EVALUATION, EVALUATION_END)
+        self._replace(evaluation, "evaluate_policy", made)
 
     def _hook_saving(self, torch: Any) -> None:
         made = self._around(torch.save, CHECKPOINT, CHECKPOINT_END)
@@ -301,6 +378,30 @@ class Anatomy:
 
         return self._untraced(beginning)
 
+    def _hook_accelerate(self, loaders: Any) -> None:
+        # These fetch a batch ahead: the one that they hand out counts, and theirs are within that call.
+        for owner in (loaders.DataLoaderShard, loaders.DataLoaderDispatcher):
+            self._replace(owner, "__iter__", self._iterating(owner.__iter__))
+
+    def _iterating(self, iterate: Any) -> Any:
+        lanes, new_lane = self.lanes, self._lane
+        fetch = self._fetching(next)
+
+        @wraps(iterate)
+        def iterating(self: Any) -> Iterator[Any]:
+            batches = iterate(self)
+            lane = lanes.get(ident()) or new_lane()
+            if lane is not None:
+                lane.add((ITERATOR, clock(), id(batches), getattr(self, "num_workers", -1)))
+            while True:
+                try:
+                    batch = fetch(batches)
+                except StopIteration:
+                    return
+                yield batch
+
+        return self._untraced(iterating)
+
     def _fetching(self, fetch: Any) -> Any:
         lanes, new_lane, failed = self.lanes, self._lane, self._failed
         tensor = sys.modules["torch"].Tensor
@@ -377,6 +478,16 @@ def _rest() -> None:
 
 def _nothing(_code: CodeType) -> None:
     """Do nothing: dynamo is not there."""
+
+
+def _is_called_by(code: CodeType) -> bool:
+    """Tell whether a function with this code is among those that have called the hook."""
+    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - documented by CPython
+    while frame is not None:
+        if frame.f_code is code:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def size_of(batch: Any) -> tuple[int, int]:

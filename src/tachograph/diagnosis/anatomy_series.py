@@ -370,6 +370,7 @@ class StepSeries:
                 self._record(followed, steps)
                 ends_one = ends_one or followed is main
             followed.note_slowest()
+        self._record_rare(main)  # a checkpoint after the last step, which no other call has ended
         if ends_one or main.machine.totals().end != main.steps_told or main.told < 0:
             self._tell(last=True)
 

@@ -199,7 +199,7 @@ CHECKPOINT_DURATION = _step(
     "checkpoint.duration",
     "s",
     "histogram",
-    "Duration of a checkpoint, `torch.save` or another.",
+    "Duration of a checkpoint: `torch.save` and others, and all files that follow each other without training.",
 )
 COMPILE_DURATION = _step("compile.duration", "s", "histogram", "Duration of a compilation by `torch.compile`.")
 DEVICE_STEP_DURATION = _step(
