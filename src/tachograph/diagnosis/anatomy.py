@@ -59,6 +59,7 @@ _ENGINE = "_engine_run_backward"
 _CALLBACKS = "callback_handler"
 _SKIP = "skip_code"
 _CALL = "_call_impl"
+_NEAR = 6  # functions between a module's forward and one in which it turns gradients off
 
 ident = threading.get_ident
 
@@ -266,11 +267,11 @@ class Anatomy:
             if is_compiling():
                 return original(self)
             lane = lanes.get(ident())
-            if lane is None or not has_gradients():
+            # A region within a module's forward is a part of that: rotary embeddings have one, and codebooks.
+            if lane is None or not has_gradients() or _is_called_by(forward):
                 return original(self)
             entered = original(self)
-            # A region within a module's forward is a part of that: rotary embeddings have one, and codebooks.
-            if not has_gradients() and not _is_called_by(forward):
+            if not has_gradients():  # they stay on in inference_mode(False)
                 module = None if lane.evaluated is None else lane.evaluated()
                 lane.is_without_gradients = True
                 lane.add((NO_GRAD, clock(), module is not None and not module.training))
@@ -481,9 +482,11 @@ def _nothing(_code: CodeType) -> None:
 
 
 def _is_called_by(code: CodeType) -> bool:
-    """Tell whether a function with this code is among those that have called the hook."""
+    """Tell whether a function with this code is among the nearest callers of the hook."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - documented by CPython
-    while frame is not None:
+    for _ in range(_NEAR):  # the whole stack would take longer than many a forward
+        if frame is None:
+            return False
         if frame.f_code is code:
             return True
         frame = frame.f_back
