@@ -149,7 +149,7 @@ class RoundEnd(NamedTuple):
 
 
 class _GapWork(NamedTuple):
-    """What a gap has computed without gradients, in nanoseconds.
+    """The work of a gap without gradients, in nanoseconds.
 
     ``between`` is the time between two regions that are no evaluation, ``regions`` the number of all.
     """
@@ -161,7 +161,7 @@ class _GapWork(NamedTuple):
 
 
 class _WorkWithoutGradients:
-    """Measures what a gap between two calls computes while gradients are off.
+    """Measures the work of a gap between two calls while gradients are off.
 
     An evaluation reaches from ``eval()``, or from the begin of the region that calls it, to the end of the last region
     that begins while the module is in that mode.
@@ -199,7 +199,7 @@ class _WorkWithoutGradients:
             self.is_open = False
 
     def drain(self, kind: int, now: int, gap_begin: int) -> _GapWork:
-        """Return what the gap has computed until a call of a kind ends it. A compilation ends no gap."""
+        """Return the work of the gap, which a call of a kind ends. A compilation ends no gap."""
         if now < self._until:  # a clock that goes back
             self._forget_times()
         past = self._advance(now, gap_begin)
@@ -423,7 +423,7 @@ class StepMachine:
             self._phases[_OF_GAP.get((self._before, kind), _OTHER)] += past
 
     def _split_off(self, kind: int, past: int, work: _GapWork) -> int:
-        """Book what a gap has computed without gradients, and return its nanoseconds."""
+        """Book the work of a gap without gradients, and return its nanoseconds."""
         is_loop = work.regions > _FEW_REGIONS
         others = work.others + (work.between if is_loop else 0)
         if others < past * _LEAST_OF_GAP:
@@ -433,7 +433,7 @@ class StepMachine:
         if kind in {BACKWARD, OPTIMIZER, COMPILE, EVALUATION} or is_loop:
             rollout = others
         elif others:
-            # What follows each step is no evaluation: averages of the weights, for instance.
+            # Work after each step is no evaluation: an average of the weights, for instance.
             if self._count - self._ungraded_step != 1:
                 evaluation += others
                 self._unsure += others
@@ -456,7 +456,7 @@ class StepMachine:
         return evaluation + rollout
 
     def _learned(self) -> None:
-        """Book what waited for a backward: it has come."""
+        """Book the time that waited for a backward: it has come."""
         self._phases[_WAIT] += self._held
         self._phases[_FORWARD] += self._gap
         self._held = self._gap = 0
@@ -495,7 +495,7 @@ class StepMachine:
             self.compilations.append(now - begin)
 
     def _end_wait_for_closure(self) -> None:
-        """Book what waited for a closure's backward, where the optimizer's step has ended without one."""
+        """Book the time that waited for a closure's backward: the optimizer's step has ended without one."""
         if self._held or self._is_unknown():
             self._evaluated()
         else:
