@@ -37,7 +37,7 @@ from tachograph.monitor.stat import window_nanoseconds
 from tachograph.monitor.stat_window import STAT_EVENT
 from tachograph.recording import journal
 from tachograph.recording import registry as registries
-from tachograph.recording.forking import at_fork
+from tachograph.recording.forking import at_fork, unblock_signals
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
@@ -305,6 +305,7 @@ class WindowedMetricReader(MetricReader):
     def after_fork_in_parent(self) -> None:
         """Go on."""
         if self._forking:
+            self._forking = False
             self._closing.release()
 
     def reset_in_child(self) -> None:
@@ -312,6 +313,7 @@ class WindowedMetricReader(MetricReader):
         self._queue.reset_in_child()
         if not self._ended:
             self._inherited = True
+            unblock_signals()
             self._start()
             self._forgotten.wait(_FORK_WAIT)
 

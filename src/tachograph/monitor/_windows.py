@@ -20,7 +20,7 @@ from tachograph.monitor.stat_series import SCOPE, StatSeries
 from tachograph.monitor.stat_window import StatWindow
 from tachograph.recording import journal, timer
 from tachograph.recording import registry as registries
-from tachograph.recording.forking import at_fork
+from tachograph.recording.forking import at_fork, unblock_signals
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
 from tachograph.recording.points import MetricPoints
@@ -248,6 +248,7 @@ class Windows:
         for series in self._series.values():
             series.reset_in_child()
         if self._threaded and os.environ.get("TACHOGRAPH_HELPERS") == "1" and self._sizes:
+            unblock_signals()
             self._start()
 
 

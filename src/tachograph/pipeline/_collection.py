@@ -314,6 +314,7 @@ class Collection:
     def after_fork_in_parent(self) -> None:
         """Go on."""
         if self._forking:
+            self._forking = False
             self._collecting.release()
 
     def reset_in_child(self) -> None:

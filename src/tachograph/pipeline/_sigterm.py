@@ -31,6 +31,7 @@ class SigtermFlush:
 
     Attributes:
         dying: SIGTERM has arrived, and ends the process as soon as everything is flushed.
+        has_ended: it flushes no more, and the signal's handling may still have to be put back.
 
     Args:
         flush: runs in a thread of ours, bounded in time by itself; told whether the process ends right after it.
@@ -53,7 +54,7 @@ class SigtermFlush:
         os.set_blocking(self._write, False)
         self._pid = os.getpid()
         self._closed = self._arrived = False
-        self.dying = False
+        self.dying = self.has_ended = False
         found = signal.getsignal(signal.SIGTERM)
         self._takes_over = found is signal.SIG_DFL
         self._chained = -1
@@ -63,11 +64,13 @@ class SigtermFlush:
             os.close(self._read)
             os.close(self._write)
             raise
+        _installed.append(self)  # first: a fork of another thread may come in between
         try:
             if self._takes_over:
                 signal.signal(signal.SIGTERM, self._on_signal)
             self._chained = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         except ValueError:  # the first of the two says it already
+            _installed.remove(self)
             self._watch.close()
             raise
         send_missed()
@@ -106,8 +109,7 @@ class SigtermFlush:
         if self._closed:
             return
         self._flush = _nothing
-        if self not in _ended:
-            _ended.append(self)
+        self.has_ended = True
         _put_all_back()
 
     def put_back(self) -> bool:
@@ -150,7 +152,7 @@ class SigtermFlush:
         return ours or current < 0
 
 
-_ended: list[SigtermFlush] = []  # those whose handling of the signal is still to be put back
+_installed: list[SigtermFlush] = []  # those whose handling of the signal has not been put back
 _missed: list[int] = []  # the process, where the signal came while its handling was being put back
 
 
@@ -164,9 +166,9 @@ def send_missed() -> None:
 def _put_all_back() -> None:
     """Put back all handlings that wait for it, the last one first; in another than the main thread none."""
     if threading.current_thread() is threading.main_thread():
-        for one in reversed(tuple(_ended)):
-            if one.put_back():
-                _ended.remove(one)
+        for one in reversed(tuple(_installed)):
+            if one.has_ended and one.put_back():
+                _installed.remove(one)
 
 
 def _nothing(_dying: bool) -> None:
@@ -174,9 +176,9 @@ def _nothing(_dying: bool) -> None:
 
 
 def _after_fork_in_child() -> None:
-    for one in reversed(_ended):
+    for one in reversed(_installed):
         one.reset_in_child()
-    _ended.clear()
+    _installed.clear()
 
 
 at_fork("sigterm", in_child=_after_fork_in_child)

@@ -33,7 +33,7 @@ from tachograph.pipeline.destinations import CLOSING
 from tachograph.pipeline.pipeline import EXIT_TIMEOUT, Pipeline
 from tachograph.pipeline.settings import check_keywords, read_settings
 from tachograph.recording import journal, registry
-from tachograph.recording.forking import at_fork
+from tachograph.recording.forking import at_fork, unblock_signals
 from tachograph.recording.switch import switch
 from tachograph.recording.wishes import wishes
 
@@ -371,6 +371,7 @@ def _after_fork_in_child() -> None:
     if ambient:  # torchelastic forks its workers if told so
         wanted = (wanted or _ELASTIC in sys.modules) and not is_helper(os.environ, os.getpid())
     if wanted:
+        unblock_signals()
         runtime.again()
     if runtime.pipeline is None:
         registry.default.reset()

@@ -509,12 +509,12 @@ class Pipeline:
         self._collection.after_fork_in_parent()
 
     def reset_in_child(self) -> None:
-        """Leave everything to the parent process: its sockets, its queues, its signals."""
+        """Leave everything to the parent process: its sockets and its queues."""
         self._collection.reset_in_child()
         self._free_locks()
         self._routes.reset_in_child()
         self._providers.reset_in_child()
-        for part in (self._endpoint, self._sigterm, *self.guests):
+        for part in (self._endpoint, *self.guests):
             if part is not None:
                 part.reset_in_child()
 

@@ -1,11 +1,16 @@
 """Forks: the one hook of the process, which calls each part in the order that is written here.
 
 A forked child has the parent's values, locks and queues, and none of its threads; its own values are counted anew.
+
+Signals wait while a thread forks. Until the hooks have run, the child has its parent's signal handlers and its parent's
+wake-up descriptor, so that a signal to the child would read as one to the parent.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 
@@ -13,6 +18,7 @@ from tachograph.recording.log import log
 
 Part = Literal[
     "registry",  # first: it says whether the child records at all
+    "sigterm",  # before all that may start a thread: see unblock_signals()
     "process_group",
     "ids",
     "timer",  # before all that begins again in the child
@@ -36,7 +42,6 @@ Part = Literal[
     "bridges",
     "bridged_values",
     "given_providers",
-    "sigterm",
     "pipeline",  # last: it may begin anew in the child, with all that is above
 ]
 
@@ -83,20 +88,66 @@ def _called(part: Part, hook: Callable[[], object]) -> None:
         log.exception("%s: not ready for a fork", part)
 
 
+class _Fork:
+    """A fork of one thread, from the first hook before it to the last one after it.
+
+    Attributes:
+        mask: the signals that the thread had blocked before it.
+        prepared: the parts whose hook after it is still to be called in the parent.
+    """
+
+    def __init__(self) -> None:
+        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self.prepared: list[tuple[Part, _Hooks]] = []
+
+
+_forks: dict[int, _Fork] = {}  # under way, by thread
+_FAULTS = {
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+}  # blocked, they would kill without their handler
+
+
 def _before() -> None:
+    fork = _forks[threading.get_ident()] = _Fork()
     for part, hooks in reversed(_parts()):
+        fork.prepared.append((part, hooks))
         _called(part, hooks.before)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
 
 
 def _in_parent() -> None:
-    for part, hooks in _parts():
+    """Go on in the parent. Called twice: a Ctrl-C that comes during the fork interrupts the first hook after it."""
+    fork = _forks.get(threading.get_ident())
+    if fork is None:
+        return
+    while fork.prepared:
+        part, hooks = fork.prepared.pop()
         _called(part, hooks.in_parent)
+    signal.pthread_sigmask(signal.SIG_SETMASK, fork.mask)
+    del _forks[threading.get_ident()]
 
 
 def _in_child() -> None:
-    for part, hooks in _parts():
-        _called(part, hooks.in_child)
+    try:
+        for part, hooks in _parts():
+            _called(part, hooks.in_child)
+    finally:
+        try:
+            unblock_signals()
+        finally:
+            _forks.clear()
+
+
+def unblock_signals() -> None:
+    """Give the child of a fork its signal mask back, before one of its hooks starts a thread that would inherit it."""
+    fork = _forks.get(threading.get_ident())
+    if fork is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, fork.mask)
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+    os.register_at_fork(after_in_parent=_in_parent)
