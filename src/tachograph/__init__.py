@@ -7,7 +7,9 @@ Importing this package loads no more than itself: each name is loaded at its fir
 from __future__ import annotations
 
 import atexit
+import contextlib
 import sys
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +105,11 @@ _HOME = {
 }
 
 
+# Functions that return nothing, so that one which a signal handler calls while its module loads can be called later.
+_POSTPONED = {"config", "configure", "log", "put_metric", "shutdown", "summary"}
+_postponed: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+
 def _watch() -> None:
     """Publish recorded values through the MeterProvider that the program has set, or sets later."""
     from tachograph.pipeline import watch
@@ -118,6 +125,28 @@ pulse_source.loaded_by(lambda: import_module("tachograph.diagnosis.pulse").Pulse
 
 def _at_last() -> None:
     """Deliver the values that exit handlers have recorded, or say that nothing does: registered first, called last."""
+    was_interrupted = _was_interrupted()
+    try:
+        _deliver_last()
+    finally:
+        if was_interrupted:
+            # CPython dies of SIGINT, so that a shell ends its loop, only if KeyboardInterrupt ended the last code that
+            # it has compiled. Imports at the exit compile some: each named tuple, each dataclass.
+            with contextlib.suppress(KeyboardInterrupt):
+                exec("raise KeyboardInterrupt")  # noqa: S102 - compiled on purpose
+
+
+def _was_interrupted() -> bool:
+    """Tell whether Ctrl-C ends the program: CPython has printed its KeyboardInterrupt, which left the main module."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if type(error) is not KeyboardInterrupt or hasattr(sys, "ps1"):
+        return False
+    outermost = error.__traceback__
+    return outermost is None or outermost.tb_frame.f_code.co_name in {"<module>", "_run_module_as_main"}
+
+
+def _deliver_last() -> None:
+    _call_postponed()
     lifecycle = sys.modules.get("tachograph.pipeline.lifecycle")
     if lifecycle is not None:
         lifecycle.at_last()
@@ -144,9 +173,36 @@ def __getattr__(name: str) -> Any:
         return import_module(f"tachograph.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'tachograph' has no attribute {name!r}")
-    found = getattr(import_module(f"tachograph.{_HOME[name]}"), name)
+    try:
+        found = getattr(import_module(f"tachograph.{_HOME[name]}"), name)
+    except (AttributeError, ImportError):
+        if name in _POSTPONED and _is_loading():
+            return partial(_postpone, name)
+        raise
     globals()[name] = found
+    _call_postponed()
     return found
+
+
+def _is_loading() -> bool:
+    """Tell whether a module of the package is being imported; here, by the code that a signal handler interrupts."""
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("tachograph.")]
+    return any(getattr(getattr(module, "__spec__", None), "_initializing", False) for module in modules)
+
+
+def _postpone(name: str, *arguments: Any, **keywords: Any) -> None:
+    """Call a function of the package as soon as it is loaded."""
+    if _is_loading():
+        _postponed.append((name, arguments, keywords))
+    else:
+        getattr(sys.modules[__name__], name)(*arguments, **keywords)
+
+
+def _call_postponed() -> None:
+    calls = _postponed.copy()
+    del _postponed[: len(calls)]
+    for name, arguments, keywords in calls:
+        getattr(sys.modules[__name__], name)(*arguments, **keywords)
 
 
 def __dir__() -> list[str]:

@@ -102,6 +102,14 @@ def _say(error: Exception) -> None:
         logging.getLogger("tachograph").warning("no telemetry, the program goes on without it: %r", error)
 
 
+def _die_of_sigint() -> None:
+    """End as a program does that Ctrl-C ends: CPython would end with status 1 here, and a shell go on with its loop."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGINT)
+
+
 def _started_by_run() -> bool:
     try:
         with open(f"/proc/{os.getppid()}/cmdline", "rb") as file:  # noqa: PTH123 - pathlib is not imported yet
@@ -134,5 +142,7 @@ try:
         sys.meta_path.insert(0, _UntilTorch())  # type: ignore[arg-type] # the specs that it returns are others'
 except Exception as error:  # noqa: BLE001 - the border to the program: it starts, with telemetry or without
     _say(error)
+except KeyboardInterrupt:
+    _die_of_sigint()
 finally:
     _run_next()
