@@ -220,3 +220,49 @@ print("alive")
 """
     done = run(tmp_path, START + program)
     assert (done.returncode, done.stdout, done.stderr) == (0, "alive\n", "")
+
+
+TRIO = """
+import trio
+async def main():
+    await trio.sleep(0.05)
+    print("ran", flush=True)
+"""
+
+
+@pytest.mark.parametrize("program", ["start()\n" + TRIO, TRIO + "start()\n"], ids=["imported later", "imported before"])
+def test_trio_has_the_wake_up_descriptor_for_itself(tmp_path: Path, program: str) -> None:
+    """Trio warns of no collision, and SIGTERM still delivers everything and ends the process."""
+    pytest.importorskip("trio")
+    program += """
+warnings.simplefilter("error")
+tachograph.put_metric("step.success", 1)
+trio.run(main)
+trio.run(main)
+async def waits():
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    await trio.sleep(20)
+trio.run(waits)
+"""
+    done = run(tmp_path, START + program)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, "ran\nran\n", "")
+    assert number(exported(tmp_path / "out.jsonl")["torchelastic", "step.success"]) == 1
+
+
+def test_a_descriptor_that_was_there_before_is_back_once_trio_is_imported(tmp_path: Path) -> None:
+    """Signals reach the descriptor that the program has set before, once each."""
+    pytest.importorskip("trio")
+    program = """
+read, write = os.pipe()
+os.set_blocking(write, False)
+signal.set_wakeup_fd(write)
+pipeline = start()
+import trio
+signal.signal(signal.SIGUSR1, lambda *_: None)
+signal.raise_signal(signal.SIGUSR1)
+time.sleep(0.2)
+pipeline.shutdown()
+print(os.read(read, 10) == bytes([signal.SIGUSR1]), signal.set_wakeup_fd(-1) == write)
+"""
+    done = run(tmp_path, START + program)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True True\n", "")

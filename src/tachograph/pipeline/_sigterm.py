@@ -16,10 +16,12 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
 
+from tachograph.identity.import_hooks import ImportHook
 from tachograph.recording import timer
 from tachograph.recording.forking import at_fork
 
@@ -68,11 +70,14 @@ class SigtermFlush:
         try:
             if self._takes_over:
                 signal.signal(signal.SIGTERM, self._on_signal)
-            self._chained = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            if "trio" not in sys.modules:
+                self._chained = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         except ValueError:  # the first of the two says it already
             _installed.remove(self)
             self._watch.close()
             raise
+        if not _trio_hooks:
+            _trio_hooks.append(ImportHook("trio", _yield_to_trio))
         send_missed()
 
     def _on_signal(self, _signum: int, _frame: FrameType | None) -> None:
@@ -143,16 +148,27 @@ class SigtermFlush:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             if self._arrived and os.getpid() == self._pid:
                 _missed.append(self._pid)
+        return self.release_wakeup_fd()
+
+    def release_wakeup_fd(self) -> bool:
+        """Restore the wake-up descriptor that was set before this one; SIGTERM then waits for the main thread.
+
+        Returns:
+            Whether no other descriptor hides this one.
+        """
         current = signal.set_wakeup_fd(-1)
         ours = current == self._write
-        wanted = self._chained if ours else current
-        if wanted >= 0:
+        restored = self._chained if ours else current
+        if restored >= 0:
             with contextlib.suppress(ValueError, OSError):  # whose owner has closed it meanwhile
-                signal.set_wakeup_fd(wanted, warn_on_full_buffer=False)
+                signal.set_wakeup_fd(restored, warn_on_full_buffer=False)
+        if ours:
+            self._chained = -1
         return ours or current < 0
 
 
 _installed: list[SigtermFlush] = []  # those whose handling of the signal has not been put back
+_trio_hooks: list[ImportHook] = []  # one, from the first of them on
 _missed: list[int] = []  # the process, where the signal came while its handling was being put back
 
 
@@ -169,6 +185,16 @@ def _put_all_back() -> None:
         for one in reversed(tuple(_installed)):
             if one.has_ended and one.put_back():
                 _installed.remove(one)
+
+
+def _yield_to_trio(_trio: object) -> None:
+    """Leave the wake-up descriptor to trio, which warns at each run where it belongs to anybody else.
+
+    A thread other than the main one cannot change it.
+    """
+    for one in reversed(tuple(_installed)):
+        with contextlib.suppress(ValueError):
+            one.release_wakeup_fd()
 
 
 def _nothing(_dying: bool) -> None:
