@@ -19,12 +19,14 @@ from tachograph.exporters.otlp.settings import SIGNALS, Signal
 from tachograph.identity.environment import text
 from tachograph.identity.process_group import group_watch
 from tachograph.identity.rank import is_helper
+from tachograph.pipeline._green_threads import PatchWatch, patched_by
 from tachograph.pipeline._process_identity import AmbientIdentity
 from tachograph.pipeline.destinations import CLOSING, Route, given
 from tachograph.pipeline.event_feed import GuestFeed
 from tachograph.pipeline.pipeline import EXIT_TIMEOUT, Pipeline
 from tachograph.pipeline.settings import Settings, read_settings
 from tachograph.recording import journal as journals
+from tachograph.recording import timer
 from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch
 from tachograph.recording.wishes import wishes
@@ -64,6 +66,8 @@ class Runtime:
         self._configured: dict[str | None, Route] = {}
         self._loggers = LoggerRoutes(registry)
         self._hub: OwnHub | None = None  # the last one
+        self._patches: PatchWatch | None = None
+        self._is_refused = False
 
     def run(self, settings: Settings, asked: frozenset[Signal], *, again: Callable[[], object]) -> Pipeline:
         """Begin to deliver, to the destinations of the settings and to configured ones; idle in a helper process.
@@ -76,7 +80,7 @@ class Runtime:
             again: begins it again, in a forked child that records on its own account.
         """
         self.again, self.ambient = again, False
-        if settings.disabled:
+        if settings.disabled or not self._may_deliver():
             return Pipeline(settings, self._registry, idle=True)
         group_watch.begin()
         self.waiting = is_helper(os.environ, os.getpid())
@@ -99,6 +103,30 @@ class Runtime:
         self._on_begun()
         return pipeline
 
+    def _may_deliver(self) -> bool:
+        """Tell whether background threads can run in this program, and refuse later if the program patches them."""
+        library = patched_by()
+        if library is not None:
+            self._refuse(library)
+        elif self._patches is None:
+            self._patches = PatchWatch(self._refuse)
+        return not self._is_refused
+
+    def _refuse(self, library: str) -> None:
+        """Deliver and record nothing from now on: the program patches the standard library, or has done so."""
+        if self._is_refused:
+            return
+        self._is_refused = True
+        _log.warning("%s is not supported: Tachograph records nothing in a program that it patches", library)
+        pipeline = self.pipeline
+        if pipeline is not None:
+            for ending in (*pipeline.guests, pipeline):
+                ending.shutdown(EXIT_TIMEOUT)
+        for route in self.configured():
+            route.destination.close(CLOSING)
+        switch.on = False
+        timer.default.close(EXIT_TIMEOUT)
+
     def _hub_for(self, settings: Settings) -> OwnHub | None:
         if not settings.hub:
             return None
@@ -120,6 +148,8 @@ class Runtime:
 
         It sets no global provider. Those that the program sets, at any time, stay as they are, and are joined.
         """
+        if not self._may_deliver():
+            return
         if not switch.on:
             self._registry.reset()
         switch.begin()

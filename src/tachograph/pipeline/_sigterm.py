@@ -188,7 +188,7 @@ def _put_all_back() -> None:
 
 
 def _yield_to_trio(_trio: object) -> None:
-    """Leave the wake-up descriptor to trio, which warns at each run where it belongs to anybody else.
+    """Leave the wake-up descriptor to trio, which warns at each run if another library has it.
 
     A thread other than the main one cannot change it.
     """

@@ -28,6 +28,7 @@ from tachograph.recording.registry import Registry
 _BYTES = 64  # read at once from a descriptor
 _HURRY = 0.05  # seconds between two calls of a task that is hurried
 _LATE = 0.01  # seconds after which a call is looked for that was expected while the one before was under way
+_CLOSING_POLL = 0.001  # seconds between two looks whether its thread has ended
 _MEMORY_AGAIN = 0.05  # seconds until work is tried again for which there was no memory
 
 _log = logging.getLogger("tachograph")
@@ -226,6 +227,7 @@ class Timer:
     """
 
     def __init__(self) -> None:
+        self._is_closed = False
         self.reset_in_child()
 
     def reset_in_child(self) -> None:
@@ -234,7 +236,7 @@ class Timer:
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._tasks: tuple[Task, ...] = ()
         self._watches: tuple[Watch, ...] = ()
-        self._polled: tuple[tuple[Watch, ...], select.poll] = (), select.poll()
+        self._polled: tuple[tuple[Watch, ...], select.poll | None] = (), None
         self._ident: int | None = 0  # of its thread; 0 for none
         self.rests_until = math.inf
         self._beside: _Beside | None = None  # it waits for a call
@@ -293,7 +295,7 @@ class Timer:
         return watch
 
     def _start(self) -> None:
-        if not self._ident:
+        if not self._ident and not self._is_closed:
             thread = threading.Thread(target=self._run, name="tachograph timer", daemon=True)
             thread.start()
             self._ident = thread.ident
@@ -331,6 +333,17 @@ class Timer:
                 return False
             self._beside = beside
             return True
+
+    def close(self, timeout: float) -> None:
+        """Call no task any more, also none that comes later, and end its threads, within ``timeout`` seconds."""
+        self._is_closed = True
+        deadline = time.monotonic() + timeout
+        for task in self._tasks:
+            task.close(max(deadline - time.monotonic(), 0.0))
+        for watch in self._watches:
+            watch.close()
+        while self._ident and time.monotonic() < deadline:
+            time.sleep(_CLOSING_POLL)
 
     def is_current(self) -> bool:
         """Tell whether this is its thread, which waits for nothing."""
@@ -398,11 +411,13 @@ class Timer:
             with contextlib.suppress(queue.Empty):
                 self._wakes.get(timeout=left)
         elif self._wakes.empty():
-            if self._polled[0] is not watches:
-                self._polled = watches, select.poll()
+            polled, poll = self._polled
+            if poll is None or polled is not watches:
+                poll = select.poll()  # not before: eventlet removes it, and nothing is watched in its programs
                 for watch in watches:
-                    self._polled[1].register(watch.read, select.POLLIN)
-            for descriptor, _ in self._polled[1].poll(None if left is None else math.ceil(left * 1000)):
+                    poll.register(watch.read, select.POLLIN)
+                self._polled = watches, poll
+            for descriptor, _ in poll.poll(None if left is None else math.ceil(left * 1000)):
                 for watch in watches:
                     if watch.read == descriptor:
                         self._guarded(watch.notice)
