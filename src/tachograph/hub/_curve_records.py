@@ -112,7 +112,7 @@ class DerivedPoints(NamedTuple):
         metrics: their names.
         values: one of each metric.
         x: None for the time.
-        x_name: what x counts, such as ``step``; empty for the time.
+        x_name: of x, such as ``step``; empty for the time.
     """
 
     group: str

@@ -219,7 +219,7 @@ class Points:
                     self._insert(end.row, of, _FRESH, about, block)
 
     def _define_x(self, group: str, metric: str, x_name: str, time: int) -> None:
-        """Keep what x of a derived curve counts: charts of the same x are zoomed together."""
+        """Store the name of a derived curve's x: charts with the same x are zoomed together."""
         if x_name:
             about = json.dumps({"metric": metric, "x_units": x_name})
             self._connection.execute(
