@@ -194,7 +194,7 @@ DOORS = {
             for number in range(100):
                 key_set, values = logged.key_set({"loss": 0.5, "lr": 0.1}, None)
                 logged.append((key_set, time.time_ns(), number, *key_set.read(values)))
-            lost = [series.gauge.losses.overflow for series in key_set.series]
+            lost = [series.gauge.losses.overflow for series in key_set.columns]
             return registry, logged, key_set, [None] * 4, sum(lost)
 
         def work(subject):
@@ -205,7 +205,7 @@ DOORS = {
         def found(subject):
             registry, logged, key_set, some, before = subject
             some += [points for _, points in registry.points.drain(everything=True)]
-            lost = sum(series.gauge.losses.overflow for series in key_set.series) - before
+            lost = sum(series.gauge.losses.overflow for series in key_set.columns) - before
             return 200, sum(points.size for points in some if points), lost + dropped(registry)
     """,
     "the feed": """

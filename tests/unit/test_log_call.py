@@ -230,7 +230,7 @@ def test_a_signal_handler_may_log_and_take() -> None:
         found.extend(taken().get(("", "n"), []))
 
     before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)  # a handler that takes longer would interrupt itself for ever
     try:
         for number in range(30_000):
             tachograph.log({"n": float(number)}, step=number)

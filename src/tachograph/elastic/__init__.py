@@ -157,7 +157,8 @@ def _leaves_by_no_way(group: str) -> bool:
 
 
 def _listener(group: str | None) -> Tell:
-    _groups.add(group)
+    if len(_groups) < registry.MOST_NAMES:
+        _groups.add(group)
     if getStream is not _unpatched or type(_metrics_map) is not _HandlerMap:
         return partial(_tell, group)
     stream = getStream(cast("str", group))
@@ -223,8 +224,9 @@ def _put(name: str, value: Any, group: str, attributes: Mapping[str, object] | N
             recorder(group, name, attributes)(value)
             hand_over(stream, name, value)
         return
-    route = nothing if tell is silence else _route(recorder(group, name, attributes), tell, name)
-    if not attributes:
+    record = nothing if tell is silence else recorder(group, name, attributes)
+    route = record if tell is silence else _route(record, tell, name)
+    if not attributes and record != registry.default.drop:  # very many names are not to pile up here, either
         routes.setdefault(group, {})[name] = route
     route(value)
 

@@ -78,7 +78,7 @@ def recorder(group: str, name: str, attributes: Mapping[str, object] | None = No
     check_name(group, "metric group")
     if not registry.default.enabled:
         return nothing
-    instrument = registry.default.group(group).instrument(name)
+    instrument = registry.default.group_for(group, name).instrument(name)
     instrument.keep_curves(registry.default.curves)
     record: Record = instrument.series(attributes or {}).record
     return record

@@ -310,7 +310,7 @@ class ElasticMetrics:
             elif self._shared:
                 elastic.put_metric(name, value, group)
             else:
-                instrument = self._registry.group(group).instrument(name)
+                instrument = self._registry.group_for(group, name).instrument(name)
                 instrument.keep_curves(self._registry.curves)
                 instrument.record(value)
         except Exception as error:  # noqa: BLE001 - the border to the program: it gets no error of ours

@@ -69,6 +69,9 @@ class _MetricCurves:
             finite(at, self.at)
         if not execution.records or not is_readable(value):  # a value that is not is counted once it is recorded
             return NOWHERE
+        if not execution.has_room_for(self.definition):
+            execution.registry.drop(value)
+            return NOWHERE
         with execution.changing:
             if not execution.ended:
                 curve = self.by_execution[execution] = execution.curve(self.definition, self._a_second)

@@ -109,8 +109,8 @@ class LoggedValues:
             key_set = self.key_sets.setdefault(place, made)
         return key_set, [*flat.values()]
 
-    def series_of(self, group: str, metric: str, source: str) -> LoggedSeries:
-        """Return a series, new where there was none.
+    def series_of(self, group: str, metric: str, source: str) -> LoggedSeries | None:
+        """Return a series, new where there was none; None where its name is one too many.
 
         Args:
             group: of the metric; empty for none.
@@ -121,12 +121,14 @@ class LoggedValues:
         series = self.series.get(place)
         if series is not None:
             return series
+        definition = Definition(metric, MetricGroup(group) if group else None, None)
+        if not self._execution.has_room_for(definition):
+            return None
         name = self._names.setdefault((group, metric), LoggedName(source))
         attributes = {}
         if source != name.owner:
             name.is_shared = True
             attributes = {"source": source}
-        definition = Definition(metric, MetricGroup(group) if group else None, None)
         gauge = self._execution.gauge(definition, **attributes)
         return self.series.setdefault(place, LoggedSeries((group, metric), source, name, gauge, self.fold))
 
@@ -177,6 +179,9 @@ class LoggedValues:
         if folded is None:
             return
         folded.apply()
+        dropped, folded.dropped = folded.dropped, 0
+        if dropped:
+            self.registry.count_dropped("cardinality", "registry", dropped)
         repeated, folded.repeated = folded.repeated, {}
         for source, count in repeated.items():
             self.registry.group(OWN_GROUP).own(BRIDGE_REPEATED).record(count, {"library": source})

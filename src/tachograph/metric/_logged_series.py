@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, compress, count
 from math import inf, isfinite, nan
-from typing import Any, NamedTuple, TypeVar
+from operator import lt
+from typing import Any, NamedTuple, TypeVar, cast
 
 from tachograph.recording.accumulators import FOLD_WAIT, LastValue
 from tachograph.recording.logged_tokens import TOKENS
@@ -148,26 +149,32 @@ class KeySet:
     """The series that the values of a row belong to.
 
     Args:
-        series: in the order of the values.
+        series: in the order of the values; None for a value whose name is one too many, which is dropped.
         is_bridged: the rows are those of a bridge, see :data:`Row`.
 
     Attributes:
         columns: the place of each series' value in a row.
+        dropped: how many values of a row are dropped.
     """
 
-    __slots__ = ("columns", "is_bridged", "series")
+    __slots__ = ("_series", "columns", "dropped", "is_bridged")
 
-    def __init__(self, series: Sequence[LoggedSeries], *, is_bridged: bool) -> None:
-        self.series = tuple(series)
-        self.columns = {each: column for column, each in enumerate(self.series, start=_FIRST_VALUE)}
+    def __init__(self, series: Sequence[LoggedSeries | None], *, is_bridged: bool) -> None:
+        self._series = tuple(series)
+        self.columns = {each: column for column, each in enumerate(self._series, _FIRST_VALUE) if each is not None}
+        self.dropped = len(self._series) - len(self.columns)
         self.is_bridged = is_bridged
 
     def read(self, values: Sequence[object]) -> list[Any]:
         """Return values as numbers; any other object is counted, and None here."""
         numbers: list[Any] = []
-        for series, value in zip(self.series, values, strict=True):
-            is_plain = value.__class__ is float or value.__class__ is int
-            numbers.append(value if is_plain else series.gauge.losses.read(value))
+        for series, value in zip(self._series, values, strict=True):
+            if series is None:
+                numbers.append(None)
+            elif value.__class__ is float or value.__class__ is int:
+                numbers.append(value)
+            else:
+                numbers.append(series.gauge.losses.read(value))
         return numbers
 
 
@@ -266,6 +273,7 @@ class FoldedRows:
         parts: their points.
         calls: the number of calls of ``log()`` without a step so far.
         tokens: the sum of the values of ``tokens``.
+        dropped: how many values have a name that is one too many.
         repeated: how many values another source had recorded already, by source.
     """
 
@@ -273,11 +281,15 @@ class FoldedRows:
         self.count = len(rows)
         self.calls = calls
         self.tokens = 0
+        self.dropped = 0
         self.parts: list[Part] = []
         self.repeated: dict[str, int] = {}
         self._rows = rows
-        self._key_sets: list[KeySet] = [row[0] for row in rows]
-        self._xs = self._numbered([row[2] for row in rows])
+        self._shortest = list(zip(*rows, strict=False))  # columns, as many as the shortest row has
+        self._key_sets: Sequence[KeySet] = self._shortest[0]
+        self._times: Sequence[int] = self._shortest[1]
+        self._given_xs: Sequence[float | None] = self._shortest[2]
+        self._xs = self._numbered()
         self._series: list[tuple[LoggedSeries, float, int, tuple[float, Number]]] = []
         self._only_source: list[tuple[LoggedName, tuple[array[float], array[float]]]] = []
         self._recent: list[tuple[LoggedName, list[RecentValue]]] = []
@@ -295,27 +307,25 @@ class FoldedRows:
         for name, values in self._recent:
             name.recent = tuple(values)
         nonfinite, self._nonfinite = self._nonfinite, []
-        for losses, count in nonfinite:
-            losses.nonfinite += count
+        for losses, number in nonfinite:
+            losses.nonfinite += number
 
-    def _numbered(self, xs: list[Any]) -> list[Any]:
+    def _numbered(self) -> Sequence[float]:
         """Return each x, with the number of earlier calls in place of None."""
-        if None not in xs:
-            return xs
+        if None not in self._given_xs:
+            return cast("Sequence[float]", self._given_xs)
         numbered = []
-        for x in xs:
-            if x is None:
-                numbered.append(self.calls)
-                self.calls += 1
-            else:
-                numbered.append(x)
+        for x in self._given_xs:
+            numbered.append(self.calls if x is None else x)
+            self.calls += x is None
         return numbered
 
     def _fold(self) -> None:
         rows_of = self._rows_by_key_set()
+        self.dropped = sum(key_set.dropped * len(rows) for key_set, rows in rows_of.items())
         sets_of: dict[LoggedSeries, list[KeySet]] = {}
         for key_set in rows_of:
-            for series in key_set.series:
+            for series in key_set.columns:
                 sets_of.setdefault(series, []).append(key_set)
         # Series that are in the same rows are folded together: mostly all that a call logs.
         together: dict[tuple[KeySet, ...], list[LoggedSeries]] = {}
@@ -345,7 +355,9 @@ class FoldedRows:
     ) -> Iterator[Sequence[Any]]:
         """Yield the values of each series in some rows."""
         if len(key_sets) == 1:
-            columns = list(zip(*_chosen(self._rows, rows), strict=True))
+            columns = self._shortest
+            if len(rows) < self.count:
+                columns = list(zip(*[self._rows[row] for row in rows], strict=True))
             for series in several:
                 yield columns[key_sets[0].columns[series]]
             return
@@ -371,7 +383,7 @@ class FoldedRows:
             self._add_parts(found, rows)
 
     def _add_parts(self, several: Sequence[tuple[LoggedSeries, Number, array[float]]], rows: Sequence[int]) -> None:
-        times = array("q", [row[1] for row in _chosen(self._rows, rows)])
+        times = array("q", _chosen(self._times, rows))
         x = _floats(_chosen(self._xs, rows))
         first = several[0][0]
         branch = first.branch
@@ -393,10 +405,12 @@ class FoldedRows:
 
     def _remember(self, name: LoggedName, rows: Sequence[int], numbers: array[float]) -> None:
         """Remember the last values of a name's only source, for another one that may come."""
-        known = [self._known_x(row) for row in rows]
+        xs_given = self._given_xs[rows[0] : rows[-1] + 1]
+        if len(xs_given) > len(rows) or self._key_sets[rows[0]].is_bridged:
+            xs_given = [self._known_x(row) for row in rows]
+        known = _floats([nan if x is None else x for x in xs_given])
         xs, values = name.only_source
-        xs = xs + array("d", [nan if x is None else as_float(x) for x in known])
-        self._only_source.append((name, (xs[-_REMEMBERED:], (values + numbers)[-_REMEMBERED:])))
+        self._only_source.append((name, ((xs + known)[-_REMEMBERED:], (values + numbers)[-_REMEMBERED:])))
 
     def _fold_shared(self, name: LoggedName, series_of: Mapping[KeySet, LoggedSeries]) -> None:
         """Fold the series of one name: a value that another source has recorded already is left out."""
@@ -424,8 +438,9 @@ class FoldedRows:
 
     def _known_x(self, row: int) -> float | None:
         """Return the x that the caller gave; None where it was counted."""
-        place = _FIRST_VALUE + 1 if self._key_sets[row].is_bridged else 2
-        x: float | None = self._rows[row][place]
+        if not self._key_sets[row].is_bridged:
+            return self._given_xs[row]
+        x: float | None = self._rows[row][_FIRST_VALUE + 1]
         return x
 
 
@@ -468,15 +483,14 @@ def _floats(numbers: Sequence[float]) -> array[float]:
 
 def _branches(x: array[float], before: float, branch: int) -> Iterator[tuple[int, int, int]]:
     """Yield each branch with its first row and the one behind its last; a new one begins where x goes back."""
-    if x[0] >= before and sorted(x) == x.tolist():
+    xs = x.tolist()
+    if xs[0] >= before and sorted(xs) == xs:
         yield branch, 0, len(x)
         return
     begin = 0
-    for row, here in enumerate(x):
-        if here < before:
-            if row > begin:
-                yield branch, begin, row
-            begin = row
-            branch += 1
-        before = here
+    for row in compress(count(), map(lt, xs, [before, *xs])):
+        if row > begin:
+            yield branch, begin, row
+        begin = row
+        branch += 1
     yield branch, begin, len(x)

@@ -155,6 +155,10 @@ class Execution:
             self.define(other)
         return found
 
+    def has_room_for(self, definition: Definition) -> bool:
+        """Tell whether the values of a metric are recorded: its name is known, or not one too many."""
+        return definition.key in self.curves or self.registry.has_room_for(_scope(definition), definition.key)
+
     def labels(self, definition: Definition) -> Mapping[str, AttributeValue]:
         """Return the attributes that each point of a metric has."""
         found: dict[str, AttributeValue] = {"metric": definition.key}
@@ -166,10 +170,10 @@ class Execution:
 
     def gauge(self, definition: Definition, suffix: str = "", unit: str | None = None, **labels: str) -> LastValue:
         """Return the gauge of a metric; one that leads nowhere where its group has another metric of its name."""
-        group = SCOPE if definition.group is None else definition.group.name
+        group = _scope(definition)
         unit = unit_of(definition.scale.units) if definition.scale is not None and unit is None else unit
         key = definition.key + suffix
-        found = self.registry.group(group)
+        found = self.registry.group_for(group, key)
         try:
             instrument = found.declare(key, kind="gauge", unit=unit, description="", boundaries=None)
         except ValueError as error:
@@ -259,6 +263,10 @@ class Execution:
         self.define_again()
         self._forget()
         self.journal.holders.leave(self)
+
+
+def _scope(definition: Definition) -> str:
+    return SCOPE if definition.group is None else definition.group.name
 
 
 process = Execution()

@@ -22,9 +22,10 @@ from tachograph.recording import journal, timer
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork, unblock_signals
 from tachograph.recording.gil_yield import GilYield
+from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
 from tachograph.recording.points import MetricPoints
-from tachograph.recording.registry import Registry
+from tachograph.recording.registry import MOST_NAMES, Registry
 
 EXIT_TIMEOUT = 1.0
 _LONGEST_SLEEP = 1.0  # seconds: the wall clock may be set meanwhile
@@ -33,6 +34,7 @@ _SLICE = 0.0008  # seconds of closing between two rests, which take time themsel
 _NANO = 1_000_000_000
 
 _log = logging.getLogger("tachograph")
+_log_once = LogOnce()
 
 
 class _Size:
@@ -94,6 +96,10 @@ class Windows:
                 if not self._series and self._registry.enabled:
                     self._registry.group(SCOPE).sources.append(self.collect)
                 made = StatSeries(name, unit or "", boundaries or (), self._registry.closed_windows)
+                if len(self._series) >= MOST_NAMES:  # its windows are events, as ever
+                    self._registry.drop(name)
+                    _log_once("names", "%r and other new Stats are no metrics: there are %d names", name, MOST_NAMES)
+                    return made
                 return self._series.setdefault(name, made)
         for of, has, wanted in (("unit", found.unit, unit), ("boundaries", found.boundaries, boundaries)):
             if wanted is not None and wanted != has:

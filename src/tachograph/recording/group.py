@@ -9,10 +9,46 @@ from tachograph.recording.accumulators import Distribution, LastValue
 from tachograph.recording.columns import Column, GaugeColumn, HistogramColumn, Rows
 from tachograph.recording.instrument import FunctionCalls, Instrument, creation
 from tachograph.recording.intervals import IntervalReader, Intervals
+from tachograph.recording.log import LogOnce
 from tachograph.recording.losses import SeriesLosses, losses_of
 from tachograph.recording.naming import KINDS, Kind, Meaning, check_boundaries, check_name, meaning
 from tachograph.recording.own_metrics import FUNCTION_CALLS, FUNCTION_DURATION, OWN_GROUP, OwnMetric
 from tachograph.recording.points import OVERFLOW, Attributes, HistogramPoint, MetricPoints, NumberPoint, encodable
+
+
+class NameLimit:
+    """The number of metric names that a process may have: each takes some kilobytes for as long as it lives.
+
+    Args:
+        most: names of all groups.
+        drop: counts a value of a name that is one too many.
+
+    Attributes:
+        left: how many there may still be.
+        drop: see above.
+    """
+
+    __slots__ = ("_log_once", "drop", "left", "most")
+
+    def __init__(self, most: int, drop: Callable[[object], None]) -> None:
+        self.most = most
+        self.left = most
+        self.drop = drop
+        self._log_once = LogOnce()
+
+    def is_reached(self, name: str, group: str) -> bool:
+        """Tell whether a new name is one too many, which is logged the first time."""
+        if self.left > 0:
+            return False
+        self._log_once(
+            "names",
+            "a process has at most %d metric names: %r of group %r and other new ones are not recorded (see "
+            "tachograph.dropped); a number that changes, such as the step, belongs into x or an attribute",
+            self.most,
+            name,
+            group,
+        )
+        return True
 
 
 class Group:
@@ -24,12 +60,13 @@ class Group:
     """
 
     __slots__ = (
-        *("_enabled", "_intervals", "_limit", "_parts", "_taken"),
+        *("_enabled", "_intervals", "_limit", "_names", "_parts", "_taken"),
         *("functions", "instruments", "name", "sources"),
     )
 
-    def __init__(self, name: str, limit: int, intervals: Intervals, *, enabled: bool = True) -> None:
+    def __init__(self, name: str, limit: int, intervals: Intervals, names: NameLimit, *, enabled: bool = True) -> None:
         self.name = name
+        self._names = names
         self._enabled, self._intervals = enabled, intervals
         self.instruments: dict[str, Instrument] = {}
         self.functions: dict[str, FunctionCalls] = {}
@@ -49,7 +86,9 @@ class Group:
         found = self.instruments.get(name)
         if found is not None:
             return found
-        return self.declare(name, kind=kind, unit=unit, description=description, boundaries=None)
+        with creation.lock:
+            self._names.left += 1  # those of the program are bounded, not ours
+            return self.declare(name, kind=kind, unit=unit, description=description, boundaries=None)
 
     def declare(
         self,
@@ -89,10 +128,14 @@ class Group:
             owned = self.instruments.get(owner)  # None where an interrupt came before it was there
             if (kind, unit) != (named.kind, named.unit):
                 named = named._replace(name=recorded)
-            elif owned is not None and not definition and not owned.declared:
+            elif owned is not None and not definition and not owned.declared and self._names.left > 0:
+                self._names.left -= 1
                 return self.instruments.setdefault(recorded, owned)
-            self._taken.setdefault(named.name, (named.kind, named.unit, recorded))
             definition |= {"limit": self._limit, "enabled": self._enabled, "intervals": self._intervals}
+            if self._names.is_reached(recorded, self.name):
+                return Instrument(self.name, recorded, named, drop=self._names.drop, **definition)
+            self._names.left -= 1
+            self._taken.setdefault(named.name, (named.kind, named.unit, recorded))
             made = self.instruments.setdefault(recorded, Instrument(self.name, recorded, named, **definition))
             creation.changes += 1  # once it is there: who sees the number finds it
             return made

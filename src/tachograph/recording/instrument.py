@@ -55,6 +55,10 @@ class Instrument:
     """One metric of a group: a gauge, a counter or a histogram, with a series for each set of attributes.
 
     Instruments come from :func:`tachograph.declare` or from the first value recorded under a name.
+
+    Attributes:
+        drop: counts a value as dropped, in place of recording it: the instrument is one too many, and in no group; None
+            for every other one.
     """
 
     __slots__ = (
@@ -67,6 +71,7 @@ class Instrument:
         "boundaries",
         "declared",
         "description",
+        "drop",
         "group",
         "kind",
         "losses",
@@ -87,8 +92,10 @@ class Instrument:
         enabled: bool = True,
         declared: bool = False,
         intervals: Intervals = NEVER,
+        drop: Record | None = None,
     ) -> None:
         self.group = group
+        self.drop = drop
         self.recorded = recorded
         self.name, self.unit, self.kind = named
         self.description = description
@@ -104,7 +111,7 @@ class Instrument:
 
     def keep_curves(self, curves: GaugeCurves) -> None:
         """Keep the values of each series in a curve from now on, where it is a gauge."""
-        if self._curves is not None or self.kind != "gauge" or not self._enabled:
+        if self._curves is not None or self.kind != "gauge" or not self._enabled or self.drop is not None:
             return
         with creation.lock:
             self._curves = curves
@@ -150,6 +157,10 @@ class Instrument:
             return self._series[wanted][1]
 
     def _accumulator(self) -> Accumulator:
+        if self.drop is not None:
+            series = LastValue(self.losses)
+            series.record = self.drop
+            return series
         if self.kind == "gauge":
             return LastValue(self.losses)
         if self.kind == "counter":

@@ -84,7 +84,7 @@ REASONS: Mapping[Reason, str] = {
     "replay_late": "Values from before your own SDK's provider was found; its histogram lacks them.",
     "replay_negative": "Negative values, which an SDK's histogram does not take.",
     "replay_aggregated": "Values that came added up, as a `Stat`'s do; your own SDK's histogram lacks them.",
-    "cardinality": "There is no room for one more series: of this metric or process in the hub, or of a bridge.",
+    "cardinality": "There is no room for one more series (in the hub, or of a bridge) or metric name (in a process).",
     "malformed": "A histogram came to the hub whose bounds and counts do not fit each other.",
     "no_value": "A data point came to the hub without a value.",
     "illegal_name": "A name or key came to the hub empty, with a NUL (Prometheus refuses it) or over 1,024 characters.",

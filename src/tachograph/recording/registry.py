@@ -19,7 +19,7 @@ from tachograph.recording.closed_windows import ClosedWindows
 from tachograph.recording.columns import Collected, Column
 from tachograph.recording.forking import at_fork
 from tachograph.recording.gauge_curve import GaugeCurves
-from tachograph.recording.group import Group
+from tachograph.recording.group import Group, NameLimit
 from tachograph.recording.instrument import CARDINALITY_LIMIT, Instrument, Record, bound_records, creation
 from tachograph.recording.intervals import IntervalReader, Intervals
 from tachograph.recording.log import LogOnce
@@ -39,6 +39,8 @@ from tachograph.recording.packed_points import PointSources
 from tachograph.recording.points import AttributeValue, MetricPoints, NumberPoint
 from tachograph.recording.switch import switch
 
+MOST_NAMES = 16_384
+
 
 class Registry:
     """All groups of a process, and the counts of their losses.
@@ -48,6 +50,7 @@ class Registry:
             ``otel.metric.overflow``.
         enabled: record at all; by default unless ``OTEL_SDK_DISABLED`` is ``true``.
         begun: called with each new group but that of our own metrics.
+        most_names: metric names that there may be; values of further ones are dropped, and counted.
 
     Attributes:
         collected: anything has read the values.
@@ -67,6 +70,7 @@ class Registry:
         cardinality_limit: int = CARDINALITY_LIMIT,
         enabled: bool | None = None,
         begun: Callable[[], object] | None = None,
+        most_names: int = MOST_NAMES,
     ) -> None:
         if enabled is None:
             enabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
@@ -81,6 +85,7 @@ class Registry:
         self.told: Sequence[Callable[[str], object]] = ()
         self.silenced: Callable[[str], bool] = lambda _group: False
         self._limit, self._begun = cardinality_limit, begun
+        self._names = NameLimit(most_names, self.drop)
         self._log_once = LogOnce()
         self._start_unix_nano = time.time_ns()
         self._ours: list[MetricPoints] | None = None  # as they stood when last asked
@@ -97,13 +102,27 @@ class Registry:
         """Return the group of this name, new where there was none; the empty string names one, too."""
         found = self.groups.get(name)
         if found is None:
-            made = Group(check_name(name, "metric group"), self._limit, self.intervals, enabled=self.enabled)
-            found = self.groups.setdefault(name, made)
+            found = self.groups.setdefault(name, self._new_group(name))
             if self._begun is not None and self.enabled and name != OWN_GROUP:
                 self._begun()
             for told in self.told:
                 told(name)
         return found
+
+    def _new_group(self, name: str) -> Group:
+        check_name(name, "metric group")
+        return Group(name, self._limit, self.intervals, self._names, enabled=self.enabled)
+
+    def group_for(self, name: str, recorded: str) -> Group:
+        """Return the group for a metric of the program; a new one is kept unless the metric's name is one too many."""
+        if name not in self.groups and self._names.is_reached(recorded, name):
+            return self._new_group(name)
+        return self.group(name)
+
+    def has_room_for(self, group: str, recorded: str) -> bool:
+        """Tell whether values of a metric are recorded: its name is known, or not one too many."""
+        found = self.groups.get(group)
+        return (found is not None and recorded in found.instruments) or not self._names.is_reached(recorded, group)
 
     def settle(self, pace: Callable[[], None] | None = None) -> None:
         """Have calls become values whose values were left for later: each collection does it first."""
@@ -133,6 +152,10 @@ class Registry:
         """Count losses: exported as ``tachograph.dropped``."""
         self._dropped.record(count, {"reason": reason, "destination": destination})
         self.has_own_news = True
+
+    def drop(self, _value: object) -> None:
+        """Count a value of a name that is one too many, in place of recording it."""
+        self.count_dropped("cardinality", "registry")
 
     def count_resent(self, destination: str, count: int) -> None:
         """Count items that were sent again though they may have arrived: exported as ``tachograph.resent``."""
@@ -328,6 +351,7 @@ def declare(
     """
     if not isinstance(description, str):
         raise TypeError(f"the description of {name!r:.100} must be a string, not {type(description).__name__}")
-    found = default.group(group).declare(name, kind=kind, unit=unit, description=description, boundaries=boundaries)
+    of = default.group_for(group, name)
+    found = of.declare(name, kind=kind, unit=unit, description=description, boundaries=boundaries)
     found.keep_curves(default.curves)
     return found

@@ -275,6 +275,9 @@ class BridgedValues:
         if not self._has_room(len(self._logged.series)):
             return None
         logged_series = self._logged.series_of(*self._named(origin, tag), origin.library)
+        if logged_series is None:
+            self._registry.drop(value)
+            return None
         return origin.series.setdefault(tag, _Series(KeySet([logged_series], is_bridged=True)))
 
     def _has_room(self, series: int) -> bool:
@@ -322,7 +325,7 @@ class BridgedValues:
         if place not in self._histograms and not self._has_room(len(self._histograms)):
             return
         try:
-            instrument = self._registry.group(group or SCOPE).declare(
+            instrument = self._registry.group_for(group or SCOPE, name).declare(
                 name, kind="histogram", unit=None, description="", boundaries=None
             )
         except ValueError as error:  # the name of a gauge, too
