@@ -102,7 +102,7 @@ def test_names_beyond_the_limit_are_dropped_and_counted(
 @pytest.mark.usefixtures("untraced")
 @pytest.mark.parametrize("call", [pytest.param(CALLS[name], id=name) for name in CALLS if name != "MetricsLogger"])
 def test_names_beyond_the_limit_take_no_memory(registry: Registry, call: Callable[[Registry], Call]) -> None:
-    """Two thousand of them leave less than 200 bytes each, of caches that grow; a name that is recorded takes kilobytes."""
+    """Two thousand leave less than 200 bytes each, in bounded caches; a name that is recorded takes kilobytes."""
     record = call(registry)
     tracemalloc.start()
     for step in range(5000):  # caches are full then
