@@ -271,6 +271,37 @@ def test_a_sweep_keeps_nothing_of_series_that_are_not_recorded() -> None:
     assert recorded.counted("tachograph.dropped") == {("registry", "cardinality"): 900}
 
 
+def test_a_histogram_keeps_its_step() -> None:
+    """The values of one call are a point at their step, and a step that goes back is a branch; without one x counts."""
+    recorded = Recorded()
+    for step, values in ((10, [1.0, 3.0]), (20, np.array([-1.0, 2.0, math.nan])), (5, [4])):
+        recorded.values.distribution(recorded.one, "weights/layer", values, step)
+    for values in ([1.0], [2.0], []):
+        recorded.values.distribution(recorded.one, "bias", values)
+    recorded.values.distribution(recorded.one, "lost", [math.nan], 1)
+    points: list[dict[str, Any]] = [dict(event.attributes) for event in recorded.journal.drain()]
+    layer = {"metric": "layer", "group": "weights"}
+    assert points[:3] == [
+        layer | {"x": 10, "branch": 0, "value": 2, "min": 1, "min_x": 10, "max": 3, "max_x": 10, "count": 2},
+        layer
+        | {
+            "x": 20,
+            "branch": 0,
+            "value": 0.5,
+            "min": -1,
+            "min_x": 20,
+            "max": 2,
+            "max_x": 20,
+            "count": 3,
+            "nonfinite": 1,
+        },
+        layer | {"x": 5, "branch": 1, "value": 4, "min": 4, "min_x": 5, "max": 4, "max_x": 5, "count": 1},
+    ]
+    assert [(point["metric"], point["x"], point["value"]) for point in points[3:5]] == [("bias", 0, 1), ("bias", 1, 2)]
+    assert math.isnan(points[5]["value"])
+    assert (len(points), points[5]["nonfinite"], "min" in points[5]) == (6, 1, False)
+
+
 def test_items_without_a_curve_are_said_with_their_number(caplog: pytest.LogCaptureFixture) -> None:
     """Images and texts are counted, and said once, at the end."""
     recorded = Recorded()

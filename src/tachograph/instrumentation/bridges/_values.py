@@ -6,7 +6,9 @@ import atexit
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from math import inf, isfinite, nan
+from statistics import fmean
 from typing import Any, TypeVar
 
 from tachograph.instrumentation._given_providers import EVERYWHERE, Recording
@@ -19,8 +21,11 @@ from tachograph.recording.ids import NumberSequence
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import CONFIG, SUMMARY
 from tachograph.recording.log import LogOnce, log
+from tachograph.recording.logged_points import POINT
 from tachograph.recording.naming import group_and_name, legal
 from tachograph.recording.own_metrics import BRIDGE_NOT_TAKEN, BRIDGE_REPEATED, OWN_GROUP
+from tachograph.recording.packed_points import first_branch
+from tachograph.recording.points import AttributeValue
 from tachograph.recording.switch import switch
 from tachograph.recording.values import Number, Pending, is_readable, read
 
@@ -48,6 +53,35 @@ class _Series:
     def __init__(self, key_set: KeySet) -> None:
         self.key_set = key_set
         self.calls = NumberSequence(0).next
+
+
+class _Histogram:
+    """A histogram of a library, with the x of its last values."""
+
+    __slots__ = ("_branch", "_calls", "_x")
+
+    def __init__(self) -> None:
+        self._x = -inf
+        self._branch = first_branch()
+        self._calls = 0
+
+    def point(self, group: str, name: str, values: Sequence[float], x: Number | None) -> dict[str, AttributeValue]:
+        """Return the attributes of the point that stands for the values of one call."""
+        at = float(self._calls if x is None else x)
+        self._calls += 1
+        self._branch += at < self._x
+        self._x = at
+        point: dict[str, AttributeValue] = {"metric": name, "x": at, "branch": self._branch, "count": len(values)}
+        if group:
+            point["group"] = group
+        finite = [value for value in values if isfinite(value)]
+        if len(finite) < len(values):
+            point["nonfinite"] = len(values) - len(finite)
+        if finite:
+            point |= {"value": fmean(finite), "min": min(finite), "min_x": at, "max": max(finite), "max_x": at}
+        else:
+            point["value"] = nan
+        return point
 
 
 class Origin:
@@ -131,7 +165,7 @@ class BridgedValues:
     def reset(self) -> None:
         """Forget everything but the origins' names, as a forked child does."""
         self._settling = threading.Lock()
-        self._histograms: set[tuple[str, str]] = set()
+        self._histograms: dict[tuple[str, str], _Histogram] = {}
         self._logged.reset()
         for origin in list(self._living):
             origin.series = {}
@@ -311,13 +345,16 @@ class BridgedValues:
     def _count_repeated(self, library: str) -> None:
         self._registry.group(OWN_GROUP).own(BRIDGE_REPEATED).record(1, {"library": library})
 
-    def distribution(self, origin: Origin, tag: str, values: Any) -> None:
+    def distribution(self, origin: Origin, tag: str, values: Any, x: object = None) -> None:
         """Record values into a histogram: of more than 2,048, as many that lie evenly among them.
+
+        A point of a curve of the same name says at which x they came: their mean, their extremes and their number.
 
         Args:
             origin: of the values.
             tag: as for :meth:`scalar`.
             values: a list, an array or a tensor of any shape.
+            x: of the values; None or no finite number for the count of the calls.
         """
         if not switch.on:
             return
@@ -332,10 +369,13 @@ class BridgedValues:
             self._registry.count_dropped("name_conflict", "registry")
             self._log_once(("histogram", group, name), "%s: a histogram is not recorded: %s", origin.library, error)
             return
-        self._histograms.add(place)
+        histogram = self._histograms.setdefault(place, _Histogram())
         record = instrument.series({}).record
-        for value in _some(values):
+        numbers = _some(values)
+        for value in numbers:
             record(value)
+        if numbers:
+            self.recording.journal.append(POINT, time.time_ns(), histogram.point(group, name, numbers, _finite(x)))
 
     def config(self, origin: Origin, values: Mapping[Any, Any]) -> None:
         """Add to the configuration of the run; that of a second origin has its group before the keys."""

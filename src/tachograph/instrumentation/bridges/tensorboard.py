@@ -84,8 +84,10 @@ class WriterNotes:
         for tag, value in tag_scalar_dict.items():
             self.add_scalar(writer, f"{main_tag}/{tag}", value, global_step, walltime)
 
-    def add_histogram(self, writer: Any, tag: str, values: Any, *_args: Any, **_kwargs: Any) -> None:  # noqa: D102
-        self._values.distribution(self._origin(writer), tag, values)
+    def add_histogram(  # noqa: D102 - as the writer's
+        self, writer: Any, tag: str, values: Any, global_step: object = None, *_args: Any, **_kwargs: Any
+    ) -> None:
+        self._values.distribution(self._origin(writer), tag, values, global_step)
 
     def add_hparams(  # noqa: D102 - as the writer's, which logs the metrics to a writer of its own
         self, writer: Any, hparam_dict: Mapping[str, Any], metric_dict: Mapping[str, Any], *_args: Any, **_kwargs: Any
@@ -105,7 +107,8 @@ class TensorBoardInstrumentor(BridgeInstrumentor):
     """Records the values of ``torch.utils.tensorboard.SummaryWriter``.
 
     ``add_scalar`` and ``add_scalars`` become curves with the step as x; ``add_hparams`` the run's configuration and
-    results; ``add_histogram`` a histogram. A second writer with another folder is a group of its own.
+    results; ``add_histogram`` a histogram, and a curve of the values' mean and extremes over the step. A second writer
+    with another folder is a group of its own.
     """
 
     library = "tensorboard"
