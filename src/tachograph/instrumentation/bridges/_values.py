@@ -56,11 +56,16 @@ class _Series:
 
 
 class _Histogram:
-    """A histogram of a library, with the x of its last values."""
+    """A histogram, with the x of its last values.
 
-    __slots__ = ("_branch", "_calls", "_x")
+    Args:
+        owner: the library that recorded it first, whose calls are points.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_branch", "_calls", "_x", "owner")
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
         self._x = -inf
         self._branch = first_branch()
         self._calls = 0
@@ -369,12 +374,12 @@ class BridgedValues:
             self._registry.count_dropped("name_conflict", "registry")
             self._log_once(("histogram", group, name), "%s: a histogram is not recorded: %s", origin.library, error)
             return
-        histogram = self._histograms.setdefault(place, _Histogram())
+        histogram = self._histograms.setdefault(place, _Histogram(origin.library))
         record = instrument.series({}).record
         numbers = _some(values)
         for value in numbers:
             record(value)
-        if numbers:
+        if numbers and histogram.owner == origin.library:
             self.recording.journal.append(POINT, time.time_ns(), histogram.point(group, name, numbers, _finite(x)))
 
     def config(self, origin: Origin, values: Mapping[Any, Any]) -> None:
