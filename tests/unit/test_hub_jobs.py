@@ -161,6 +161,38 @@ def test_a_hub_that_is_killed_at_the_end_of_a_rank(tmp_path: Path, clock: Clock)
     hub.close()
 
 
+def test_gauges_of_a_rank_that_has_ended_leave_the_page(tmp_path: Path, clock: Clock) -> None:
+    """A minute after its end, while the job goes on; counters stay, and after a restart the gauges are there again."""
+    hub = Hub(tmp_path, run="run", clock=clock)
+
+    def send(member: int, **who: Any) -> None:
+        values = number("loss", 0.5), number("steps", 7, kind="counter")
+        hub.receive_metrics(metrics(rank(member, **who), *values))
+
+    def ranks(name: str) -> list[str]:
+        return sorted(dict(labels)["dl_rank"] for labels in shown(hub.page()[1], name))
+
+    for member in (0, 1):
+        hub.receive_logs(logs(rank(member), BEGIN, stream=f"s{member}", time=clock()))
+        send(member)
+    hub.receive_logs(logs(rank(1), END, stream="s1", first=2))
+    send(1)
+    for _ in range(59):
+        clock.forward(1)
+        send(0)
+        hub.tick()
+    assert ranks("loss") == ["0", "1"]
+    for _ in range(3):
+        clock.forward(1)
+        send(0)
+        hub.tick()
+    assert (ranks("loss"), ranks("steps_total")) == (["0"], ["0", "1"])
+    hub.receive_logs(logs(rank(1, pid=300, restart=1), BEGIN, stream="s2", time=clock()))
+    send(1, pid=300, restart=1)
+    assert ranks("loss") == ["0", "1"]
+    hub.close()
+
+
 def test_an_end_that_could_not_be_stored(tmp_path: Path, clock: Clock) -> None:
     """Where the file refuses the end of a process nothing of it is stored, and it counts once it comes again."""
     hub = Hub(tmp_path, run="run", clock=clock)

@@ -70,6 +70,8 @@ class NodePage:
         others: Sequence[MetricPoints],
         form: Format,
         left_out: AbstractSet[Any] = frozenset(),
+        *,
+        over: AbstractSet[LiveProcess] = frozenset(),
     ) -> Rendered:
         """Return the page, as :meth:`tachograph.exporters.prometheus.page.Renderer.render` does.
 
@@ -81,21 +83,31 @@ class NodePage:
             others: further metrics, labels complete.
             form: the text format.
             left_out: runs whose series are not on it.
+            over: processes that ended a while ago: their gauges are not on it, as they would say what no longer is.
+                Counters and histograms stay, so that no sum over ranks goes back.
         """
         text = SlicedText(partial(time.sleep, _REST), self._most_bytes, _WORK)
-        metrics = [*self._read(instruments, text.breathe, left_out), *others]
+        metrics = [*self._read(instruments, text.breathe, left_out, over), *others]
         resources = [(dict(process.labels), process.resource) for process in processes]
         body = self._renderer.render(text, form, [metric for metric in metrics if metric.points], (), resources)
         return Rendered(body, text.omitted)
 
     def _read(
-        self, instruments: Iterable[HubInstrument], breathe: Callable[[], None], left_out: AbstractSet[Any]
+        self,
+        instruments: Iterable[HubInstrument],
+        breathe: Callable[[], None],
+        left_out: AbstractSet[Any],
+        over: AbstractSet[LiveProcess],
     ) -> Iterator[MetricPoints]:
         """Yield the instruments' points; the lock is held for slices."""
         with self._lock:
             of_all = [(of, list(of.series)) for of in instruments]
         if left_out:
             of_all = [(of, [each for each in listed if each.owner.run not in left_out]) for of, listed in of_all]
+        if over:
+            of_all = [
+                (of, [each for each in listed if of.kind != "gauge" or each.owner not in over]) for of, listed in of_all
+            ]
         for of, listed in of_all:
             points: list[Any] = []
             for start in range(0, len(listed), _READ):

@@ -24,7 +24,7 @@ from tachograph.hub._index import Index
 from tachograph.hub._layouts import SentResource, decoded, parsed, read
 from tachograph.hub._page import NodePage
 from tachograph.hub._rejections import Rejected, Rejections
-from tachograph.hub._run import LiveRun, Sent, apply
+from tachograph.hub._run import STAYS, LiveRun, Sent, apply
 from tachograph.hub._series import Limits
 from tachograph.hub._stream_decoder import StreamDecoder, is_beside, shape_of
 from tachograph.hub.doctors import Doctors
@@ -315,15 +315,17 @@ class Hub:
     def _rendered(self, form: Format, scraper: str | None = None) -> bytes:
         """Return the page in a format; the constant parts of its lines are cached."""
         with self._lock:
-            left_out = self._index.left_out(scraper, self._clock(), self._began)
+            now = self._clock()
+            left_out = self._index.left_out(scraper, now, self._began)
             instruments = list(self._index.instruments.values())
             self._known = len(self._index.series)
             processes = [each for each in self._index.processes() if each.run not in left_out]
+            over = {each for each in processes if each.ended_before(now - STAYS)}
             others = [*life(processes), *self._diagnoses.points(processes)]
         others += self.registry.collect()
         others += self.doctors.metrics()
         others += self._index.by_rank.metrics(self._lock, left_out)
-        page = self._page.render(instruments, processes, others, form, left_out)
+        page = self._page.render(instruments, processes, others, form, left_out, over=over)
         if page.omitted:
             self.count("tachograph.hub.page.omitted", page.omitted)
             message = "the hub's page ends at %d MiB (what is left out is counted)"

@@ -172,6 +172,10 @@ class LiveProcess:
         """The time of its last export, in nanoseconds of the hub's clock."""
         return max((each.last_export for each in self.incarnations.values()), default=0)
 
+    def ended_before(self, time: int) -> bool:
+        """Tell whether its newest start has ended in an orderly way, and nothing came since a time in nanoseconds."""
+        return self.current is not None and bool(self.current.ended) and self.last_export < time
+
     @property
     def interval(self) -> int:
         """The newest start's export interval in nanoseconds; 0 while unknown."""

@@ -273,15 +273,17 @@ _TABLES = frozenset(re.findall(r"CREATE TABLE (\w+)", "".join(MIGRATIONS)))
 
 
 def check_tables(connection: sqlite3.Connection) -> None:
-    """Check that each table of a run's file is one: a view in its place may be endless, and a trigger may run anything.
+    """Check that each table of a run's file is one: a view in its place may be endless.
 
     Raises:
         sqlite3.DatabaseError: a table of ours is something else; the message names it.
     """
-    odd = "SELECT type, tbl_name FROM sqlite_schema WHERE type IN ('view', 'trigger') OR sql LIKE 'CREATE VIRTUAL%'"
+    odd = "SELECT type, name FROM sqlite_schema WHERE type = 'view' OR sql LIKE 'CREATE VIRTUAL%'"
     for kind, name in connection.execute(odd):
         if str(name).lower() in _TABLES:
-            raise sqlite3.DatabaseError(f"{name!r} is no plain table: there is a {kind}")
+            raise sqlite3.DatabaseError(
+                f"{name!r} is no plain table, but a {'virtual one' if kind == 'table' else kind}"
+            )
 
 
 class NewerSchema(Exception):  # noqa: N818 - a finding; the store makes an error of it
