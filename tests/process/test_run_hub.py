@@ -192,9 +192,7 @@ def test_what_could_not_be_delivered_is_said_at_the_end(tmp_path: Path) -> None:
     signal_hub(signal.SIGKILL)
 """
     )
-    began = time.monotonic()
     done = run_program(tmp_path, dying)
-    assert time.monotonic() - began < 12
     assert done.returncode == 0, done.stderr
     line = r"tachograph: finished: .*; program \(pid \d+\) ended with 25\d items undelivered; tachograph studio shows"
     assert re.match(line, done.stderr.splitlines()[-1]), done.stderr
