@@ -9,6 +9,8 @@ import logging
 import os
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from programs import complaints, environment, run, write
 from tachograph.exporters.prometheus.endpoint import MOST_CLIENTS, Endpoint
 from tachograph.exporters.prometheus.page import Page
 from tachograph.recording.points import NumberPoint
@@ -258,3 +261,44 @@ def test_unwritable_store(registry: Registry, tmp_path: Path, caplog: pytest.Log
         assert ask(endpoint)[0].status == 200
     assert len(caplog.records) == 1
     assert errors(registry) == {"target_file": 1}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9464", "192.0.2.1"])  # RFC 5737: an address of no machine
+def test_a_host_that_cannot_be_listened_on_is_a_wrong_value(tmp_path: Path, host: str) -> None:
+    """``start()`` raises a ValueError that names the variable, and can be called again with another host."""
+    program = """
+    import os, tachograph
+    try:
+        tachograph.start(hub=False)
+    except ValueError as error:
+        print(error)
+    os.environ["OTEL_EXPORTER_PROMETHEUS_HOST"] = "localhost"
+    print(tachograph.start(prometheus_port=0).metrics_url is not None)
+    """
+    variables = {"OTEL_METRICS_EXPORTER": "prometheus", "OTEL_EXPORTER_PROMETHEUS_HOST": host}
+    done = run(tmp_path, program, **variables)
+    error, started = done.stdout.splitlines()
+    assert error.startswith("OTEL_EXPORTER_PROMETHEUS_HOST ")
+    assert repr(host) in error
+    assert (started, done.returncode, done.stderr) == ("True", 0, "")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9464", "192.0.2.1"])
+def test_a_wrong_host_is_one_line_under_zero_code(tmp_path: Path, host: str) -> None:
+    """A program that does not call ``start()`` runs, and one line of its log names the variable."""
+    program = "import tachograph; tachograph.put_metric('loss', 0.5); print('trained')"
+    line = [str(Path(sys.executable).with_name("opentelemetry-instrument"))]
+    variables = {"OTEL_METRICS_EXPORTER": "prometheus", "OTEL_EXPORTER_PROMETHEUS_HOST": host}
+    done = subprocess.run(
+        [*line, sys.executable, str(write(tmp_path, program))],
+        env=environment(tmp_path, OTEL_LOGS_EXPORTER="none", OTEL_TRACES_EXPORTER="none", **variables),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    (said,) = complaints(done.stderr).splitlines()
+    assert said.startswith("no telemetry, the program goes on without it: ")
+    assert "OTEL_EXPORTER_PROMETHEUS_HOST" in said
+    assert "Traceback" not in said

@@ -356,3 +356,14 @@ def test_typed_arguments_are_those_that_are_read() -> None:
         if name != "environ"
     }
     assert {name: found.__forward_arg__ for name, found in Keywords.__annotations__.items()} == read
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9464", "[::1]", "no such host", "a..b", "http://127.0.0.1"])
+def test_a_host_of_the_prometheus_page_resolves(host: str) -> None:
+    """Any other is an error that names its source, if a page is asked for; otherwise nobody resolves it."""
+    variables = {"OTEL_METRICS_EXPORTER": "prometheus", "OTEL_EXPORTER_PROMETHEUS_HOST": host}
+    with pytest.raises(ValueError, match=r"OTEL_EXPORTER_PROMETHEUS_HOST is .*: a host that resolves is allowed"):
+        read_settings(variables)
+    with pytest.raises(ValueError, match=r"prometheus_host= is .*: a host that resolves is allowed"):
+        read_settings({}, metrics="prometheus", prometheus_host=host)
+    assert read_settings({**variables, "OTEL_METRICS_EXPORTER": "console"}).prometheus_host == host

@@ -21,7 +21,7 @@ from tachograph.exporters.otlp.settings import Signal
 from tachograph.exporters.prometheus.client import ClientRegistry
 from tachograph.exporters.prometheus.page import Page
 from tachograph.hardware import Closer, observe
-from tachograph.identity.environment import text
+from tachograph.identity.environment import Setting, text
 from tachograph.identity.program import note_undelivered, program_name
 from tachograph.identity.rank import speaks_for_node
 from tachograph.identity.resource import series_labels
@@ -216,7 +216,13 @@ class Pipeline:
         # The hub's page has this process, too: a target of its own would double its series.
         of_job = text(os.environ, "TACHOGRAPH_HUB") == "1" and text(os.environ, "TACHOGRAPH_ENDPOINT")
         store = None if self._hub is not None or of_job else settings.store
-        self._endpoint = Endpoint(self._collection.read, page, *where, self._registry, store=store)
+        try:
+            self._endpoint = Endpoint(self._collection.read, page, *where, self._registry, store=store)
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+            host = Setting("OTEL_EXPORTER_PROMETHEUS_HOST or prometheus_host=", settings.prometheus_host)
+            raise host.wrong("an address of this machine is allowed") from None
         self.metrics_url = self._endpoint.url
 
     def _renamed(self) -> None:

@@ -298,7 +298,7 @@ def read_settings(
         run_id=str(attributes["dl.run.id"]),
         resource=further,
         resource_labels=who.SERIES_KEYS if resource_labels is None else who.series_keys(resource_labels),
-        prometheus_host=host.string() if host else PROMETHEUS_HOST,
+        prometheus_host=_host(host, serves="prometheus" in exporters["metrics"]) if host else PROMETHEUS_HOST,
         prometheus_port=port.port() if port else _default_port(attributes),
         prometheus_registry=program.boolean() if program else True,
         store=_path("store", store) or who.store(environ),
@@ -434,6 +434,17 @@ def _path(keyword: str, value: str | os.PathLike[str] | None) -> Path | None:
         return Path(system_text(os.fspath(value))).expanduser()
     except RuntimeError:
         raise given.wrong("there is no such home directory") from None
+
+
+def _host(given: Setting, *, serves: bool) -> str:
+    """Return the host of the page; one that is listened on must have an address."""
+    host = given.string()
+    if serves:
+        try:
+            socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except (OSError, ValueError):
+            raise given.wrong("a host that resolves is allowed, without a port and without brackets") from None
+    return host
 
 
 def _default_port(attributes: Mapping[str, AttributeValue]) -> int:
