@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import time
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -161,3 +164,47 @@ def test_a_filter_chooses_runs_by_any_column(tmp_path: Path, capsys: pytest.Capt
     assert said.endswith("a number is wanted behind '>', not 'big'\n  lr > big\n       ^\n")
     code, _, said = listed("--filter", "bst > 1")
     assert (code, "did you mean 'best'?" in said) == (2, True)
+
+
+@pytest.fixture(params=["XXX-05:30", "XXX+08", "UTC0"])
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Set the local zone: five and a half hours before UTC, eight hours after it, or UTC; return its offset."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", request.param)  # POSIX gives hours that are added to local time: tzset(3)
+        time.tzset()
+        yield {"XXX-05:30": "+05:30", "XXX+08": "-08:00", "UTC0": "+00:00"}[request.param]
+    time.tzset()
+
+
+@pytest.mark.usefixtures("store")
+def test_a_time_of_the_table_is_one_of_the_filter(zone: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Tables show local times, and the filter takes a time without a zone as local: a shown time finds its run."""
+    began = datetime.fromisoformat("2026-09-21T14:13:20+00:00").astimezone()
+    assert began.isoformat().endswith(zone)
+    shown = began.strftime("%Y-%m-%d %H:%M:%S")
+    assert listed("--columns", "id,start", "--tag", "sweep") == 0
+    head, first, *_ = (line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert (head, first) == (["ID", "START"], ["good", shown])
+    assert listed() == 0
+    head_line, *lines = capsys.readouterr().out.splitlines()
+    assert "UTC" not in head_line
+    assert sum(shown in line for line in lines) == 1
+    assert main(["runs", "show", "good"]) == 0
+    assert f"from {shown} to " in capsys.readouterr().out
+    given = began.replace(tzinfo=None).isoformat()
+    for filtered, ids in (
+        (f"start = {given}", ["good"]),
+        (f"start > {given} tag:sweep", ["best", "worst"]),
+        ("start = 2026-09-21T14:13:20Z", ["good"]),
+        (f"start = {given}{zone}", ["good"]),
+        ("start = 2026-09-21T16:13:20+02:00", ["good"]),
+    ):
+        assert listed("--filter", filtered, "--columns", "id") == 0
+        assert capsys.readouterr().out.split() == ["ID", *ids]
+
+
+@pytest.mark.usefixtures("store", "zone")
+def test_times_for_programs_are_in_utc(capsys: pytest.CaptureFixture[str]) -> None:
+    """In each zone of the machine ``--json`` has the same time, with its offset."""
+    assert listed("--json", "--columns", "id,start", "--filter", "id:good") == 0
+    assert json.loads(capsys.readouterr().out)["start"] == "2026-09-21T14:13:20.000+00:00"

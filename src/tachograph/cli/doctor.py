@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -104,7 +104,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     if past:
         yield ""
     for each in past:
-        at = datetime.fromtimestamp(each["began"] / 1e9, UTC).isoformat(sep=" ", timespec="seconds")
+        at = datetime.fromtimestamp(each["began"] / 1e9).astimezone().isoformat(sep=" ", timespec="seconds")
         lasted = f", over after {(each['ended'] - each['began']) / 1e9:.0f} s" if each["ended"] > each["began"] else ""
         yield f"{at}{lasted}: {each['text']}"
 

@@ -10,6 +10,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -371,7 +372,8 @@ def _legible(line: str) -> str:
 def _lost(process: Mapping[str, Any]) -> str:
     rank, role = process.get("rank"), process.get("role")
     who = f"rank {rank}" if rank not in (None, "") else f"the {role or 'process'}"
-    return f"{who} was lost, its last export at {process.get('last_export')}"
+    at = datetime.fromisoformat(process["last_export"]).astimezone().isoformat(sep=" ", timespec="seconds")
+    return f"{who} was lost, its last export at {at}"
 
 
 def _unheard(processes: int, first: Sequence[Mapping[str, Any]]) -> str:

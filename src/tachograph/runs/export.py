@@ -10,7 +10,7 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import reduce
 from math import isnan
 from typing import TYPE_CHECKING, Any, TextIO
@@ -95,7 +95,7 @@ def listing(runs: Sequence[Summary]) -> str:
     """Return a line for each run."""
     named = ["NAME"] if any(each.name for each in runs) else []
     tagged = ["TAGS"] if any(each.tags for each in runs) else []
-    rows = [["RUN", "STATE", "START (UTC)", "PROCESSES", "POINTS", "EVENTS", "SIZE", *named, *tagged, ""]]
+    rows = [["RUN", "STATE", "START", "PROCESSES", "POINTS", "EVENTS", "SIZE", *named, *tagged, ""]]
     for each in runs:
         state = each.problem or ("in use" if each.in_use else "")
         counts = [f"{count:,}" for count in (each.processes, each.points, each.events)]
@@ -112,7 +112,7 @@ def shown(run: Run) -> str:
     if processes:
         first = min(each.first_export for each in processes)
         last = max(each.last_export for each in processes)
-        head.append(f"from {time_of(first)} to {time_of(last)} UTC")
+        head.append(f"from {time_of(first)} to {time_of(last)}")
     head.append(str(run.ended))
     if thinned := run.curves_thinned:
         head.append(f"{thinned:,} {'curve is' if thinned == 1 else 'curves are'} thinned: the extremes are kept")
@@ -139,13 +139,13 @@ def shown(run: Run) -> str:
 
 def _processes(run: Run, processes: Sequence[Process]) -> list[str]:
     """Return the table of a run's processes, and that of those which failed."""
-    rows = [["RANK", "ROLE", "PID", "STARTS", "LAST EXPORT (UTC)", "ENDED"]]
+    rows = [["RANK", "ROLE", "PID", "STARTS", "LAST EXPORT", "ENDED"]]
     for process in processes:
         rank = "-" if process.rank is None else str(process.rank)
         numbers = [str(process.pid), str(process.starts)]
         rows.append([rank, process.role or "-", *numbers, time_of(process.last_export), process.ended or "-"])
     failed = [
-        ["FAILED", "PID", "TIME (UTC)", "EXCEPTION"],
+        ["FAILED", "PID", "TIME", "EXCEPTION"],
         *(
             [each.process or each.role or "-", str(each.pid), time_of(each.time_unix_nano), str(each)]
             for each in run.failures
@@ -158,7 +158,7 @@ def _calls(found: Sequence[CallsOfFunction]) -> list[str]:
     """Return the tables of the slowest calls of profiled functions, and of the last that failed: a few of each."""
     slowest = [_call(call) for each in found for call in each.slowest[:_FEW_CALLS]]
     failed = [_call(call) for each in found for call in each.failed[:_FEW_CALLS]]
-    head = ["SECONDS", "RANK", "TIME (UTC)", "ERROR"]
+    head = ["SECONDS", "RANK", "TIME", "ERROR"]
     tables = (("SLOWEST CALLS", slowest), ("FAILED CALLS", failed))
     return [table([[title, *head], *rows], right=(1, 2)) for title, rows in tables if rows]
 
@@ -253,8 +253,8 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
 
 
 def time_of(nanoseconds: int) -> str:
-    """Return a time to the second, in UTC."""
-    return datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    """Return a time to the second in the local zone, as :mod:`tachograph.runs.filter` reads it."""
+    return datetime.fromtimestamp(nanoseconds // 1_000_000_000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def size_of(count: int) -> str:
