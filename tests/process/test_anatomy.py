@@ -618,6 +618,21 @@ def scripted(x: torch.Tensor) -> torch.Tensor:  # type: ignore[name-defined]
     return y.sum()
 
 
+@pytest.mark.filterwarnings("always:'pin_memory' argument")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_warning_of_a_hooked_function_names_the_line_that_it_names_without_us(workers: int) -> None:
+    """``DataLoader(pin_memory=True)`` without an accelerator warns about a line of torch, not about one of a hook."""
+
+    def place() -> list[tuple[str, int]]:
+        with pytest.warns(UserWarning, match="pin_memory") as caught:
+            list(torch.utils.data.DataLoader(dataset(), SIZE, pin_memory=True, num_workers=workers))
+        return [(warning.filename, warning.lineno) for warning in caught if "pin_memory" in str(warning.message)]
+
+    bare = place()
+    with seen():
+        assert place() == bare
+
+
 def test_objects_pickle_and_copy_as_ever() -> None:
     """Models and optimizers that were trained under the hooks have nothing of ours in them."""
     with seen():

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from functools import wraps
 from importlib import import_module
 from time import perf_counter_ns as clock
 from types import CodeType, FrameType, FunctionType, ModuleType
@@ -47,6 +46,7 @@ from tachograph.diagnosis.phases import (
 from tachograph.identity.import_hooks import ImportHook
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.trace_context import current_span, traces
+from tachograph.recording.wrapping import wraps
 
 MOST_MARKS = 65_536  # of a thread, until they are taken
 _MOST_LANES = 64

@@ -9,6 +9,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from tachograph.recording.wrapping import hide_frame
+
 if TYPE_CHECKING:  # loading it takes 10 ms, and its classes do nothing
     from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
@@ -150,6 +152,7 @@ class _TellingLoader:
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
+    @hide_frame
     def exec_module(self, module: ModuleType) -> None:
         module.__loader__ = self._loader
         if module.__spec__ is not None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from functools import wraps
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from tachograph.identity.import_hooks import ImportHook
 from tachograph.recording import registry
 from tachograph.recording.forking import at_fork
+from tachograph.recording.wrapping import wraps
 
 MODULE = "torch.distributed.distributed_c10d"
 _PACKAGE = "torch.distributed"  # has the function, too, where it was imported before

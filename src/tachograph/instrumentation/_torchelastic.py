@@ -16,7 +16,6 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from functools import wraps
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
@@ -39,6 +38,7 @@ from tachograph.recording.own_metrics import (
 from tachograph.recording.points import AttributeValue, attributes_key
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import Number
+from tachograph.recording.wrapping import wraps
 
 STATE = "torchelastic.worker_group.state"
 

@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
-from functools import wraps
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -25,6 +24,7 @@ from tachograph.recording.interrupts import pass_on
 from tachograph.recording.own_metrics import TORCH_MONITOR, WAIT_ACTIVE, WAIT_CALLS, WAIT_TIME
 from tachograph.recording.points import MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
+from tachograph.recording.wrapping import wraps
 
 
 class WaitCounters:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 import sys
@@ -20,6 +19,7 @@ from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
 from tachograph.recording.own_metrics import TASK_GROUP as GROUP
+from tachograph.recording.wrapping import wraps
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -109,7 +109,7 @@ def _executed(fn: Any, what: str, title: str | None) -> Any:
     if any(kind(fn) or kind(called) for kind in kinds):
         return profiled(fn, probe)
 
-    @functools.wraps(fn)
+    @wraps(fn)
     def function(*args: Any, **kwargs: Any) -> Any:
         run: Any = probe.begin()
         run.span.enter()

@@ -6,12 +6,13 @@ import inspect
 import sys
 import types
 from collections.abc import AsyncGenerator, Callable, Generator
-from functools import partial, wraps
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 from tachograph.profiling.probe import Call, Probe, audience, nobody
 from tachograph.profiling.tracing import TRACE, Span, tracer_for
+from tachograph.recording.wrapping import hide_frame, wraps
 
 Function = Callable[..., Any]
 
@@ -61,6 +62,7 @@ def _function(fn: Function, probe: Probe) -> Function:
     return function
 
 
+@hide_frame
 def _in_span(run: Call, fn: Function, args: Any, kwargs: Any) -> Any:
     span: Any = run.span
     span.enter()
@@ -154,6 +156,7 @@ def _begun(body: AsyncGenerator[Any, Any]) -> Any:
         sys.set_asyncgen_hooks(*hooks)
 
 
+@hide_frame
 def _steps(body: Any, span: Span) -> Generator[Any, Any, Any]:
     """Drive a generator or coroutine as its caller drives this one, its span being current only while it runs."""
     step: Callable[[], Any] = partial(body.send, None)

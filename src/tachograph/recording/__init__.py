@@ -14,7 +14,7 @@ Its face, by subject: ``values``, ``summary``, ``naming``, ``points`` and ``ids`
 ``exponential``, ``intervals``, ``instrument``, ``group``, ``registry``, ``columns``, ``closed_windows`` and
 ``own_metrics`` for metrics; ``cuda_captures`` for values of a device; ``chart``, ``curve``, ``logged_points``,
 ``gauge_curve`` and ``packed_points`` for curves; ``journal`` and ``holders`` for events; ``kept_calls`` for profiled
-functions; ``named_functions`` for pickles; ``table`` for notebooks; ``losses`` and ``log`` for trouble; ``switch``,
-``wishes``, ``pulse_source``, ``logged_tokens``, ``trace_context``, ``forking``, ``interrupts``, ``timer`` and
-``gil_yield`` for the process that all of this runs in.
+functions; ``named_functions`` for pickles; ``wrapping`` for patches; ``table`` for notebooks; ``losses`` and
+``log`` for trouble; ``switch``, ``wishes``, ``pulse_source``, ``logged_tokens``, ``trace_context``, ``forking``,
+``interrupts``, ``timer`` and ``gil_yield`` for the process that all of this runs in.
 """

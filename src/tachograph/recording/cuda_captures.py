@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 from weakref import WeakSet
 
 from tachograph.recording.interrupts import free_within
+from tachograph.recording.wrapping import wraps
 
 _WAIT = 0.01  # seconds
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import wraps
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -12,6 +11,7 @@ from tachograph.instrumentation.bridges._libraries import Library, PatchedName
 from tachograph.instrumentation.bridges._nesting import Brought, OutermostCall, calls, under_way
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import log
+from tachograph.recording.wrapping import wraps
 
 Failed = Callable[[Exception], object]
 Note = Callable[..., object]

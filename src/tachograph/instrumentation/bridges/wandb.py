@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Iterator, Mapping
-from functools import partial, wraps
+from functools import partial
 from time import time_ns
 from typing import Any
 from weakref import WeakSet
@@ -14,6 +14,7 @@ from tachograph.instrumentation.bridges._nesting import calls, under_way
 from tachograph.instrumentation.bridges._patches import Bridged, Failed
 from tachograph.instrumentation.bridges._values import MOST_HELD, BridgedValues, ByObject, Origin
 from tachograph.recording.interrupts import pass_on
+from tachograph.recording.wrapping import wraps
 
 _OWN = "_"  # wandb's own keys begin with it
 _DEPTH = 32  # of nested dictionaries: one that holds itself has no end
