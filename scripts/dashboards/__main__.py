@@ -21,8 +21,8 @@ from points import points
 from torchrun import torchrun
 from training import training
 
-from tachograph.cli.dashboards.command import INFLUXDB_UID, PROMETHEUS_UID
 from tachograph.cli.dashboards.panel import INFLUXDB, PROMETHEUS
+from tachograph.cli.init.grafana import INFLUXDB_UID, PROMETHEUS_UID
 
 PLACE = Path(__file__).resolve().parents[2] / "src" / "tachograph" / "cli" / "dashboards" / "fixed"
 

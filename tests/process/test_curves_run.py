@@ -162,8 +162,8 @@ def same(found: Sequence[tuple[float, float]], noted: Sequence[tuple[float | Non
 
 def check(folder: Path, found: Run, instances: dict[str, int | None]) -> None:
     """Check that each way to read a run gives back what its ranks have noted, each in a file of its own."""
-    exported = list(csv.DictReader(io.StringIO(printed(folder, "export", "job"))))
-    listed, top = printed(folder, "runs", "show", "job"), printed(folder, "top", "--once", "--run", "job")
+    exported = list(csv.DictReader(io.StringIO(printed(folder, "runs", "export", "job"))))
+    listed, top = printed(folder, "runs", "show", "job"), printed(folder, "top", "--once", "job")
     metrics = {(each.group, each.name): each for each in found.metrics()}
     for suffix, rank in instances.items():
         noted: dict[str, list[tuple[float | None, float]]] = json.loads((folder / f"noted-{suffix}.json").read_text())
@@ -293,7 +293,7 @@ def test_quantiles_are_those_of_the_values(tmp_path: Path) -> None:
     """A function of 10.4 ms shows no 17.5: p50 is within 2 % in `runs`, `top` and for the page, p99 within 2.2 %."""
     found = launched(tmp_path, NOTING + QUANTILES + ENDING, ranks=1)
     noted = json.loads((tmp_path / "noted-.json").read_text())
-    top = printed(tmp_path, "top", "--once", "--run", "job")
+    top = printed(tmp_path, "top", "--once", "job")
     listed = printed(tmp_path, "runs", "show", "job")
     for name, metric in {"step": "function.duration", "wait": "wait.time"}.items():
         exact = [value for _, value in noted[f"/{name}"]]

@@ -97,7 +97,7 @@ def endpoint(hub: Command) -> dict[str, str]:
 def read_back(folder: Path) -> list[tuple[int, float, float]]:
     """Return branch, x and value of each point, from the export."""
     done = subprocess.run(
-        [sys.executable, "-m", "tachograph", "export", "job", "--format", "jsonl", "--metric", "loss"],
+        [sys.executable, "-m", "tachograph", "runs", "export", "job", "--format", "jsonl", "--metric", "loss"],
         env=environment(folder),
         capture_output=True,
         text=True,

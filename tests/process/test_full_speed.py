@@ -81,7 +81,7 @@ def test_nothing_of_27000_points_a_second_is_lost(
     assert f": {2 * steps:,} points and {listed.events} events were recorded, none lost; " in done.stderr
     assert listed.points == 2 * steps
     monkeypatch.setenv("COLUMNS", "200")
-    assert main(["top", "--once", "--run", listed.id, "--store", str(store)]) == 0
+    assert main(["top", "--once", listed.id, "--store", str(store)]) == 0
     shown = capsys.readouterr().out
     assert f"{2 * steps / 1000:.1f}k points" in shown
     assert re.search(rf"^loss .*{steps / 1000:.1f}k$", shown, re.MULTILINE)

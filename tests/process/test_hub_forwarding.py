@@ -361,7 +361,7 @@ def test_a_wrong_share_of_the_disk_is_an_error() -> None:
 
 
 def test_what_a_killed_hub_had_waits_for_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """After SIGKILL the next hub leaves alone what the first one could not pass on; ``tachograph replay`` sends it.
+    """After SIGKILL the next hub leaves alone what the first one could not pass on; ``tachograph resend`` sends it.
 
     Sent twice, another hub keeps it once.
     """
@@ -394,7 +394,7 @@ def test_what_a_killed_hub_had_waits_for_replay(tmp_path: Path, capsys: pytest.C
         assert events(there.url) == 0
         for delete in ([], ["--delete"]):
             folder = str(tmp_path / "store" / "spool")
-            assert main(["replay", folder, "--to", "otlp", "--endpoint", there.url, *delete]) == 0
+            assert main(["resend", folder, "--to", "otlp", "--url", there.url, *delete]) == 0
             assert events(there.url) == recorded
     assert waiting(tmp_path / "store") == []
     assert "sent" in capsys.readouterr().err

@@ -92,7 +92,7 @@ def test_looking_changes_no_byte_no_name_and_no_time(store: Path) -> None:
             time.sleep(3)  # the pages look each second
             assert state_of(store) == before
     for run in listed:
-        assert "loss" in tachograph(store, "top", "--once", "--run", run)
+        assert "loss" in tachograph(store, "top", "--once", run)
     assert len(tachograph(store, "runs", "list").splitlines()) == 4
     assert state_of(store) == before
 

@@ -54,7 +54,7 @@ def left(screen: Terminal) -> None:
 
 def test_the_screen_follows_a_run(tmp_path: Path, hub: Serving) -> None:
     """What is recorded while the screen is open appears on it, and ``q`` leaves the terminal as it was."""
-    with terminal(tmp_path, "top", hub.url, "--interval", "0.2") as screen:
+    with terminal(tmp_path, "top", "--url", hub.url, "--interval", "0.2") as screen:
         shown = screen.wait("training / loss", "1.5", "2.5", "nats", "1 epoch")
         assert screen.alternate
         assert not screen.cursor
@@ -76,7 +76,7 @@ def test_the_screen_follows_a_run(tmp_path: Path, hub: Serving) -> None:
 def test_what_is_lost_shows(tmp_path: Path, hub: Serving) -> None:
     """The head says how many points are lost, and a table their reasons and destinations, as soon as the hub knows."""
     counts = {("queue_full", "journal"): 1200, ("no_number", "registry"): 34}
-    with terminal(tmp_path, "top", hub.url, "--interval", "0.2") as screen:
+    with terminal(tmp_path, "top", "--url", hub.url, "--interval", "0.2") as screen:
         screen.wait("training / loss", "1.5")
         sent = [
             hub_requests.number(
@@ -133,7 +133,7 @@ def test_a_job_is_watched_to_its_end(tmp_path: Path) -> None:
         try:
             assert job.stderr is not None
             url = re.findall(r"http://127\.0\.0\.1:\d+", job.stderr.readline())[0]
-            with terminal(tmp_path, "top", url, "--interval", "0.2") as screen:
+            with terminal(tmp_path, "top", "--url", url, "--interval", "0.2") as screen:
                 screen.wait("\u25cf running", "PROGRESS", "steps", "of 100,000")
                 screen.wait("METRIC", "FUNCTION", "__main__.step", "ValueError", "/s")
                 screen.wait("train / load.duration", "20 ms", timeout=40)
@@ -159,7 +159,7 @@ def test_a_hub_that_goes_away_comes_back(tmp_path: Path) -> None:
     first = ExitStack()
     found = first.enter_context(serving(tmp_path / "store"))
     port = int(found.url.rpartition(":")[2])
-    with terminal(tmp_path, "top", found.url, "--run", "job", "--interval", "0.2") as screen:
+    with terminal(tmp_path, "top", "--url", found.url, "job", "--interval", "0.2") as screen:
         with first:
             tell(found.hub, 0, 0, 3.5)
             screen.wait("3.5")
@@ -173,7 +173,7 @@ def test_a_hub_that_goes_away_comes_back(tmp_path: Path) -> None:
 
 def test_a_hub_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
     """Where nothing answers, the screen says so in words, and does not end."""
-    with terminal(tmp_path, "top", "http://127.0.0.1:1") as screen:
+    with terminal(tmp_path, "top", "--url", "http://127.0.0.1:1") as screen:
         screen.wait("the hub at http://127.0.0.1:1 does not answer", "trying again")
         screen.press(b"q")
         assert screen.end() == 0
@@ -277,8 +277,8 @@ def test_another_run_can_be_chosen(tmp_path: Path) -> None:
     record(store, "early", *points([1.25]))
     record(store, "late", *points([2.75]), day=1)
     with serving(store) as found:
-        for source in ((found.url,), ("--store", str(store))):
-            with terminal(tmp_path, "top", *source, "--run", "late", "--interval", "0.2") as screen:
+        for source in (("--url", found.url), ("--store", str(store))):
+            with terminal(tmp_path, "top", *source, "late", "--interval", "0.2") as screen:
                 screen.wait("2.75")
                 screen.press(b"l")
                 screen.wait("RUNS", "early", "> ", "late")
@@ -316,8 +316,8 @@ def test_names_do_nothing_to_the_terminal(tmp_path: Path) -> None:
     sent = points([math.nan, 2.75], HOSTILE, group=HOSTILE)
     record(tmp_path / "store", HOSTILE, (DEFINITION, about), *sent, (HOSTILE, {HOSTILE: HOSTILE, "state": HOSTILE}))
     with serving(tmp_path / "store") as found:
-        for source in ((found.url,), ("--store", str(tmp_path / "store"))):
-            with terminal(tmp_path, "top", *source, "--run", HOSTILE, columns=400) as screen:
+        for source in (("--url", found.url), ("--store", str(tmp_path / "store"))):
+            with terminal(tmp_path, "top", *source, HOSTILE, columns=400) as screen:
                 shown = screen.wait("2.75", "EVENTS", r"\x1b]0;owned\x07\x1b[2J")
                 assert r"\x1b[31m[bold red]na\nme[/]\u202e\x9b5n ../ '; DROP TABLE <b>" in shown
                 screen.press(b"q")
@@ -328,7 +328,7 @@ def test_a_run_that_is_deleted_meanwhile_is_missed_in_words(tmp_path: Path) -> N
     """The screen keeps what it has of a run whose file is gone, says so, and shows it when it is there again."""
     store = tmp_path / "store"
     record(store, "job", *points([1.25]))
-    with terminal(tmp_path, "top", "--store", str(store), "--run", "job", "--interval", "0.2") as screen:
+    with terminal(tmp_path, "top", "--store", str(store), "job", "--interval", "0.2") as screen:
         screen.wait("1.25")
         path_of(store, "job").rename(store / "elsewhere")
         screen.wait("1.25", "trying again")
@@ -353,8 +353,8 @@ def test_an_unknown_run_ends_it_in_words(tmp_path: Path) -> None:
     """Nobody waits before a screen for a run that does not exist."""
     record(tmp_path / "store", "job", *points([1.25]))
     with serving(tmp_path / "store") as found:
-        for source in ((found.url,), ("--store", str(tmp_path / "store"))):
-            with terminal(tmp_path, "top", *source, "--run", "jib") as screen:
+        for source in (("--url", found.url), ("--store", str(tmp_path / "store"))):
+            with terminal(tmp_path, "top", *source, "jib") as screen:
                 assert screen.end() == 2
                 left(screen)
                 assert "there is no run 'jib'" in screen.screen

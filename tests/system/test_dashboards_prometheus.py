@@ -85,7 +85,22 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
         with prometheus(config) as base:
             wait_until(lambda: instant(base, "steps{dl_rank='1'} > 50"), 60, folder.joinpath("log").read_text)
             refuse(url)
-            assert main(["dashboards", "--out", str(folder), "--run", RUN, "--store", str(folder / "store")]) == 0
+            assert (
+                main(
+                    [
+                        "init",
+                        "grafana",
+                        "--force",
+                        "--output",
+                        str(folder),
+                        "--run",
+                        RUN,
+                        "--store",
+                        str(folder / "store"),
+                    ]
+                )
+                == 0
+            )
             yield Job(base, url, stop, dashboards(folder / "dashboards"))
 
 

@@ -17,8 +17,8 @@ import yaml
 
 from deployed import COLLECTOR, CONFIGS, DEPLOY, PLACES, ROOT, SECRET, compose, containers, default, read_by, written
 from servers import find
-from tachograph.cli.dashboards.command import datasources
 from tachograph.cli.hub import _parser as hub_options
+from tachograph.cli.init.grafana import datasources
 from tachograph.cli.run import read_options
 from tachograph.exporters.otlp.settings import _DEFAULT_PORT as OTLP_PORTS
 from tachograph.hub.server import PORT
@@ -211,7 +211,9 @@ def test_a_job_has_the_token_of_whom_it_sends_to(place: str) -> None:
 
 def test_grafana_of_compose_finds_its_data_and_dashboards() -> None:
     """Data sources are what the code writes for Compose's hosts; dashboards are where they are looked for."""
-    wanted = datasources(prometheus="http://prometheus:9090", influxdb=f"http://influxdb:{INFLUXDB_PORT}")
+    wanted = datasources(
+        prometheus="http://prometheus:9090", influxdb=f"http://influxdb:{INFLUXDB_PORT}", database="tplr"
+    )
     assert (DEPLOY / "compose" / "datasources.yaml").read_text(encoding="utf-8") == wanted
     mounts = [volume.split(":")[1] for volume in compose()["services"]["grafana"]["volumes"]]
     (provider,) = (DEPLOY / "grafana" / "provisioning" / "dashboards").glob("*.yaml")

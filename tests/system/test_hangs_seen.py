@@ -292,7 +292,7 @@ def test_an_error_file_is_read_where_it_is(tmp_path: Path) -> None:
     """A rank under torchrun that tells us nothing at its end: its exception and its line are in torch's error file."""
     records(tmp_path, sys.executable, "-m", "tachograph", "run", "--run-id", RUN, "--port", "0", "--")
     told = subprocess.run(
-        [sys.executable, "-m", "tachograph", "doctor", RUN, "--json", "--store", str(tmp_path / "store")],
+        [sys.executable, "-m", "tachograph", "diagnose", RUN, "--json", "--store", str(tmp_path / "store")],
         env=environment(tmp_path),
         capture_output=True,
         text=True,

@@ -30,7 +30,7 @@ def run(folder: Path, base: str) -> None:
     for left in (folder / "store" / "spool").glob("*/"):
         database = left.name.rpartition("tplr-")[2] if left.name.endswith("tplr") else "your-bucket"
         if list(left.glob("*.spool")):
-            assert main(["replay", str(left), "--to", "influxdb", "--host", base, "--database", database]) == 0
+            assert main(["resend", str(left), "--to", "influxdb", "--url", base, "--database", database]) == 0
 
 
 def rows(base: str, measurement: str, database: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""``tachograph runs tag``, ``note``, ``name`` and ``delete``: what users say about a run when it has begun or ended."""
+"""``tachograph runs edit`` and ``delete``: names, notes and tags of stored runs."""
 
 from __future__ import annotations
 
@@ -29,19 +29,25 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str) -> int:
-    """Run the command and return its exit code."""
+    """Run a subcommand of ``tachograph runs`` and return its exit code."""
     return main(["runs", *arguments])
+
+
+def edit(*arguments: str) -> int:
+    """Run ``tachograph runs edit`` and return its exit code."""
+    return run("edit", *arguments)
 
 
 @pytest.mark.usefixtures("store")
 def test_tags_notes_and_a_name_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
     """What is said last counts; lists and descriptions have it, and the id is what it was."""
-    assert run("tag", "a/run", "--add", "baseline", "--add", "lr 3e-4") == 0
-    assert run("tag", "a/run", "--remove", "lr 3e-4", "--add", "best") == 0
-    assert run("note", "a/run", "first line\nsecond") == 0
-    assert run("name", "a/run", " The best one ") == 0
-    said = capsys.readouterr().out
-    assert said == ("tags: baseline, lr 3e-4\ntags: baseline, best\nnotes: first line\nsecond\nname: The best one\n")
+    assert edit("a/run", "--add-tag", "baseline", "--add-tag", "lr 3e-4") == 0
+    assert capsys.readouterr().out == "name: -\ntags: baseline, lr 3e-4\nnotes: -\n"
+    notes = "first line\nsecond"
+    assert (
+        edit("a/run", "--remove-tag", "lr 3e-4", "--add-tag", "best", "--notes", notes, "--name", " The best one ") == 0
+    )
+    assert capsys.readouterr().out == "name: The best one\ntags: baseline, best\nnotes: first line\nsecond\n"
     found = runs.open("a/run")
     assert (found.id, found.name, found.tags) == ("a/run", "The best one", ["baseline", "best"])
     assert found.notes == "first line\nsecond"
@@ -50,33 +56,33 @@ def test_tags_notes_and_a_name_are_kept(capsys: pytest.CaptureFixture[str]) -> N
     assert (second.name, second.tags) == ("", ())
     assert run("list", "--tag", "best") == 0
     heads, line = capsys.readouterr().out.splitlines()
-    assert heads.split()[-2:] == ["NAME", "TAGS"]
-    assert line.startswith("a/run ")
-    assert line.endswith("The best one  baseline, best")
+    assert heads.split()[:2] == ["RUN", "NAME"]
+    assert heads.split()[-1] == "TAGS"
+    assert line.startswith("a/run  The best one  ")
+    assert line.endswith("  baseline, best")
     assert run("show", "a/run") == 0
     said = capsys.readouterr().out
     assert said.startswith("run a/run\n")
     assert "\nname The best one\ntags baseline, best\n" in said
     assert "\nfirst line\nsecond\n" in said
-    for command in ("name", "note"):
-        assert run(command, "a/run", "") == 0
+    assert edit("a/run", "--name", "", "--notes", "") == 0
     assert (runs.open("a/run").name, runs.open("a/run").notes) == ("", "")
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("tag", "a/rum", "--add", "x"), "there is no run 'a/rum' in {}: did you mean 'a/run'?"),
-        (("tag", "ano", "--add", "x"), "there is no run 'ano' in {}: did you mean 'another'?"),
-        (("tag", "a/run"), "say which tags: --add NAME, --remove NAME"),
-        (("tag", "a/run", "--remove", "beast"), "the run 'a/run' has no tag 'beast': it has 'best'"),
-        (("tag", "a/run", "--add", "x", "--remove", "x"), "the tag 'x' is to be added and removed: give it once"),
-        (("tag", "a/run", "--add", "\x1b[2J"), "--add is '\\x1b[2J': a tag has printable characters only"),
-        (("tag", "a/run", "--add", "x" * 65), f"--add is {'x' * 65!r}: a tag has at most 64 characters"),
-        (("tag", "a/run", *(f"--add={n}" for n in range(64))), "would have 65 tags: a run has at most 64"),
-        (("note", "a/run", "x" * 10_001), "notes has 10001 characters: notes have at most 10,000"),
-        (("name", "a/run", "two\nlines"), "name is 'two\\nlines': a display name has printable characters only"),
-        (("name", "a/run", "x" * 201), "name has 201 characters: a display name has at most 200"),
+        (("a/rum", "--add-tag", "x"), "there is no run 'a/rum' in {}: did you mean 'a/run'?"),
+        (("ano", "--add-tag", "x"), "there is no run 'ano' in {}: did you mean 'another'?"),
+        (("a/run",), "nothing to change: give --name, --notes, --add-tag or --remove-tag"),
+        (("a/run", "--remove-tag", "beast"), "run 'a/run' does not have the tag 'beast' (it has 'best')"),
+        (("a/run", "--add-tag", "x", "--remove-tag", "x"), "the tag 'x' is to be added and removed: give it once"),
+        (("a/run", "--add-tag", "\x1b[2J"), "--add-tag is '\\x1b[2J': a tag has printable characters only"),
+        (("a/run", "--add-tag", "x" * 65), f"--add-tag is {'x' * 65!r}: a tag has at most 64 characters"),
+        (("a/run", *(f"--add-tag={n}" for n in range(64))), "would have 65 tags: a run has at most 64"),
+        (("a/run", "--notes", "x" * 10_001), "--notes has 10001 characters: notes have at most 10,000"),
+        (("a/run", "--name", "two\nlines"), "--name is 'two\\nlines': a display name has printable characters only"),
+        (("a/run", "--name", "x" * 201), "--name has 201 characters: a display name has at most 200"),
     ],
     ids=lambda given: " ".join(given)[:30] if isinstance(given, tuple) else "",
 )
@@ -84,9 +90,9 @@ def test_what_cannot_be_said_of_a_run(
     store: Path, arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line names the value and what is allowed, with exit code 2; the run stays as it was, and none is made."""
-    assert run("tag", "a/run", "--add", "best") == 0
+    assert edit("a/run", "--add-tag", "best") == 0
     capsys.readouterr()
-    assert run(*arguments) == 2
+    assert edit(*arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said.format(store) in line
     found = runs.open("a/run")
@@ -97,9 +103,9 @@ def test_what_cannot_be_said_of_a_run(
 @pytest.mark.usefixtures("store")
 def test_control_characters_are_harmless_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """No escape sequence of a note or of an id reaches the terminal."""
-    assert run("note", "a/run", "red \x1b[31m and \x07 bell") == 0
+    assert edit("a/run", "--notes", "red \x1b[31m and \x07 bell") == 0
     assert run("show", "a/run") == 0
-    assert run("delete", "no\x1b[2Jrun") == 1
+    assert run("delete", "--yes", "no\x1b[2Jrun") == 1
     said = capsys.readouterr()
     assert "\x1b" not in said.out + said.err
     assert "\x07" not in said.out
@@ -109,29 +115,28 @@ def test_control_characters_are_harmless_on_a_terminal(capsys: pytest.CaptureFix
 def test_a_run_that_a_hub_writes_is_tagged_and_not_deleted(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its points go on arriving, and the hub finds nothing wrong with its file."""
     for each in ("a/run", "another"):  # a hub that begins goes on with those that were just written
-        assert run("delete", each) == 0
+        assert run("delete", "--yes", each) == 0
     hub = Hub(store, run="live", clock=Clock())
     record(store, "a/run", *points([1.0]))
     record(store, "another", *points([1.0]))
     hub.receive_logs(logs(rank(0, run="live"), *points([1.0])))
-    assert run("tag", "live", "--add", "watched") == 0
-    assert run("note", "live", "going well") == 0
+    assert edit("live", "--add-tag", "watched", "--notes", "going well") == 0
     hub.receive_logs(logs(rank(0, run="live"), *points([2.0]), first=2))
     hub.tick()
     assert hub.summary()["renewed"] == []
     found = runs.open("live")
     assert (found.tags, found.notes) == (["watched"], "going well")
     assert [each.value for each in found.points("loss")] == [1.0, 2.0]
-    assert run("delete", "live", "a/run", "anotter", "another") == 1
+    assert run("delete", "--yes", "live", "a/run", "anotter", "another") == 1
     said = capsys.readouterr()
     assert said.err.splitlines() == [
-        f"tachograph runs: {path_of(store, 'live')}: a hub writes it, it stays",
-        f"tachograph runs: there is no run 'anotter' in {store}: did you mean 'another'?",
+        f"tachograph runs delete: there is no run 'anotter' in {store}: did you mean 'another'?",
+        "tachograph runs delete: live: a hub is writing it",
     ]
-    assert [line.partition(",")[0] for line in said.out.splitlines()[-2:]] == ["deleted: a/run", "deleted: another"]
+    assert [line.partition(" (")[0] for line in said.out.splitlines()[-2:]] == ["deleted a/run", "deleted another"]
     assert [each.id for each in runs.list()] == ["live"]
     hub.close()
-    assert run("delete", "live", "live") == 0
+    assert run("delete", "--yes", "live", "live") == 0
     assert list(store.joinpath("runs").iterdir()) == []
 
 
@@ -173,7 +178,7 @@ def test_a_run_that_is_gone_or_damaged_is_an_error(store: Path) -> None:
     broken.write_text("no database at all" * 100)
     with pytest.raises(StoreError, match="the run cannot be changed: file is not a database"):
         annotate(broken, Change(name="x"))
-    assert run("delete", "broken") == 0
+    assert run("delete", "--yes", "broken") == 0
 
 
 @given(

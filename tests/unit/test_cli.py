@@ -20,8 +20,8 @@ from tachograph.cli import main
         ("RUN", "did you mean 'run'?"),
         ("show", "did you mean 'runs show'?"),
         ("list", "did you mean 'runs list'?"),
-        ("xyz", "there are run, hub, studio, "),
-        ("", "there are"),
+        ("xyz", "the commands are run, studio, "),
+        ("", "the commands are"),
     ],
 )
 def test_an_unknown_command_is_said(given: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:

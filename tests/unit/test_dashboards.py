@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ from grafana import dashboards, metrics, queries, replaced, used, variables
 from places import ROOT
 from recorded_runs import points, record, spoil
 from tachograph.cli import main
-from tachograph.cli.dashboards.command import datasources, provider
+from tachograph.cli.init.grafana import datasources, provider
 
 FIXED = ROOT / "src" / "tachograph" / "cli" / "dashboards" / "fixed"
 SCRIPT = ROOT / "scripts" / "dashboards"
@@ -48,13 +49,15 @@ def test_those_that_come_along_are_what_the_builders_make(tmp_path: Path) -> Non
 
 
 def test_those_to_deploy_are_what_the_command_writes(tmp_path: Path) -> None:
-    """deploy/grafana holds what ``tachograph dashboards`` writes, for a Grafana in a container."""
-    assert main(["dashboards", "--out", str(tmp_path), "--path", "/var/lib/grafana/dashboards"]) == 0
+    """deploy/grafana holds what ``tachograph init grafana`` writes, for a Grafana in a container."""
+    influxdb = ("--influxdb", "http://localhost:8086", "--influxdb-database", "tplr")
+    options = ("--output", str(tmp_path), "--path", "/var/lib/grafana/dashboards", *influxdb)
+    assert main(["init", "grafana", "--force", *options]) == 0
     written, deployed = (
         {path.relative_to(folder): path.read_text() for path in folder.rglob("*.*") if path.is_file()}
         for folder in (tmp_path, ROOT / "deploy" / "grafana")
     )
-    assert written == deployed, "run tachograph dashboards --out deploy/grafana --path /var/lib/grafana/dashboards"
+    assert written == deployed, f"run tachograph init grafana --force --output deploy/grafana {shlex.join(options[2:])}"
 
 
 def read_by_grafana(dashboard: Mapping[str, Any]) -> Any:
@@ -84,7 +87,9 @@ def test_grafana_knows_all_that_is_in_a_dashboard(tmp_path: Path) -> None:
     """Grafana's own types read every dashboard, a run's own too, and lose nothing of it."""
     builders()
     training(tmp_path)
-    assert main(["dashboards", "--out", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 0
+    assert (
+        main(["init", "grafana", "--force", "--output", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 0
+    )
     found = dashboards(tmp_path / "dashboards")
     assert len(found) == len(list(FIXED.iterdir())) + 1
     assert [place for each in found.values() for place in lost(each, read_by_grafana(each))] == []
@@ -135,7 +140,7 @@ def test_data_sources_that_are_there_are_used(tmp_path: Path) -> None:
     """With the uid of a data source that Grafana has already it is chosen everywhere, and none is made."""
     training(tmp_path)
     arguments = ["--datasource", "prom", "--influxdb-datasource", "influx", "--run", "one", "--store", str(tmp_path)]
-    assert main(["dashboards", "--out", str(tmp_path), *arguments]) == 0
+    assert main(["init", "grafana", "--force", "--output", str(tmp_path), *arguments]) == 0
     chosen = {
         (variable["query"], variable["current"]["value"])
         for dashboard in dashboards(tmp_path / "dashboards").values()
@@ -160,7 +165,7 @@ def test_an_unknown_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     """A run that is not there ends it with 2 and with words, before anything is written."""
     record(tmp_path, "run-1", *points([1.0]))
     out = tmp_path / "out"
-    assert main(["dashboards", "--out", str(out), "--run", "run-2", "--store", str(tmp_path)]) == 2
+    assert main(["init", "grafana", "--force", "--output", str(out), "--run", "run-2", "--store", str(tmp_path)]) == 2
     assert "there is no run 'run-2'" in capsys.readouterr().err
     assert not out.exists()
 
@@ -169,17 +174,19 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.
     """Where it cannot write it ends with 2, and names the path."""
     path = tmp_path / "file"
     path.touch()
-    assert main(["dashboards", "--out", str(path)]) == 2
+    assert main(["init", "grafana", "--force", "--output", str(path)]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("tachograph dashboards: ")
+    assert said.startswith("tachograph init grafana: ")
     assert str(path) in said
 
 
 def test_a_run_without_metrics_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run that has defined nothing has no dashboard of its own; the others are written."""
     record(tmp_path, "bare", ("something", {"a": 1}))
-    assert main(["dashboards", "--out", str(tmp_path), "--run", "bare", "--store", str(tmp_path)]) == 1
-    assert "'bare' has defined no Metric" in capsys.readouterr().err
+    assert (
+        main(["init", "grafana", "--force", "--output", str(tmp_path), "--run", "bare", "--store", str(tmp_path)]) == 1
+    )
+    assert "'bare' has no Metric and no progress()" in capsys.readouterr().err
     assert {*dashboards(tmp_path / "dashboards")} == {path.stem for path in FIXED.iterdir()}
 
 
@@ -187,8 +194,10 @@ def test_a_damaged_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str
     """Of a damaged file what can be read is drawn, and the damage is said."""
     training(tmp_path)
     assert spoil(tmp_path / "runs" / "one.db", lambda page: b"accuracy" in page and b"x_units" not in page)
-    assert main(["dashboards", "--out", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 1
-    assert "is damaged, what can be read of it is on its dashboard: " in capsys.readouterr().err
+    assert (
+        main(["init", "grafana", "--force", "--output", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 1
+    )
+    assert "is damaged, its dashboard shows what can be read: " in capsys.readouterr().err
     assert any(name.startswith("run-") for name in dashboards(tmp_path / "dashboards"))
 
 
@@ -198,7 +207,7 @@ def test_a_long_id_makes_a_file_all_the_same(tmp_path: Path) -> None:
     for run in runs:
         training(tmp_path, run)
     chosen = [word for run in runs for word in ("--run", run)]
-    assert main(["dashboards", "--out", str(tmp_path), *chosen, "--store", str(tmp_path)]) == 0
+    assert main(["init", "grafana", "--force", "--output", str(tmp_path), *chosen, "--store", str(tmp_path)]) == 0
     assert sum(name.startswith("run-") for name in dashboards(tmp_path / "dashboards")) == 2
 
 

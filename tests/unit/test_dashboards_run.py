@@ -41,7 +41,9 @@ def looks(panel: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def test_groups_become_panels_and_scales_axes(tmp_path: Path) -> None:
     """A group is a panel with all its metrics; metrics of one scale have one axis with its units and bounds."""
     training(tmp_path)
-    assert main(["dashboards", "--out", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 0
+    assert (
+        main(["init", "grafana", "--force", "--output", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 0
+    )
     found = panels(tmp_path)
     assert list(found) == ["Progress", "Loops", "training", "alone"]
     shown_as = looks(found["training"])
@@ -58,7 +60,9 @@ def test_groups_become_panels_and_scales_axes(tmp_path: Path) -> None:
 def test_progress_becomes_bars(tmp_path: Path) -> None:
     """A scale with progress is a bar within its bounds, a loop one of per cent; of a stream there are only numbers."""
     training(tmp_path)
-    assert main(["dashboards", "--out", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 0
+    assert (
+        main(["init", "grafana", "--force", "--output", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 0
+    )
     found = panels(tmp_path)
     assert found["Progress"]["type"] == "bargauge"
     assert looks(found["Progress"]) == {
@@ -78,7 +82,7 @@ def test_a_run_whose_id_would_spoil_a_query_is_pinned(tmp_path: Path) -> None:
     for run, expected in (("one", 'dl_run_id=~"$run"'), ('a"b$run', r'dl_run_id="a\x22b\x24run"')):
         store = tmp_path / str(len(run))
         training(store, run)
-        assert main(["dashboards", "--out", str(store), "--run", run, "--store", str(store)]) == 0
+        assert main(["init", "grafana", "--force", "--output", str(store), "--run", run, "--store", str(store)]) == 0
         found = panels(store)
         assert found
         assert all(expected in target["expr"] for each in found.values() for target in each["targets"])
@@ -125,7 +129,9 @@ def test_ranks_that_say_something_else_share_a_chart(tmp_path: Path) -> None:
     group = {"metric": "loss", "group": "training", "units": "%"}
     for number, told in enumerate(({"metric": "loss"}, {"metric": "loss", "group": "training"}, group)):
         record(tmp_path, "one", (DEFINITION, told), number=number)
-    assert main(["dashboards", "--out", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 0
+    assert (
+        main(["init", "grafana", "--force", "--output", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 0
+    )
     found = panels(tmp_path)
     assert list(found) == ["training"]
     assert looks(found["training"]).keys() <= {"loss", "loss_percent"}
@@ -136,7 +142,9 @@ def test_a_group_named_as_the_scope_of_those_without_one(tmp_path: Path) -> None
     told = [{"metric": "loss", "units": "s"}, {"metric": "loss", "group": "tachograph.metric", "units": "%"}]
     for number, each in enumerate(told):
         record(tmp_path, "one", (DEFINITION, each), number=number)
-    assert main(["dashboards", "--out", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 0
+    assert (
+        main(["init", "grafana", "--force", "--output", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 0
+    )
     assert list(panels(tmp_path)) == ["tachograph.metric"]
 
 
@@ -146,7 +154,9 @@ def test_a_bound_that_is_no_number_is_none(tmp_path: Path) -> None:
     hub = Hub(tmp_path)
     hub.receive_logs(logs(rank(0), ("tachograph.definition", about)))
     hub.close()
-    assert main(["dashboards", "--out", str(tmp_path), "--run", "run", "--store", str(tmp_path)]) == 0
+    assert (
+        main(["init", "grafana", "--force", "--output", str(tmp_path), "--run", "run", "--store", str(tmp_path)]) == 0
+    )
     (look,) = looks(panels(tmp_path)["g"]).values()
     assert look.keys().isdisjoint({"min", "max"})
 
@@ -157,12 +167,16 @@ def test_lines_without_ranks_are_named_by_the_metric(tmp_path: Path) -> None:
     who = {key: value for key, value in rank(0, run="one").items() if key != "dl.rank"}
     hub.receive_logs(logs(who, (DEFINITION, {"metric": "loss"}), stream="s"))
     hub.close()
-    assert main(["dashboards", "--out", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 0
+    assert (
+        main(["init", "grafana", "--force", "--output", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 0
+    )
     assert [target["legendFormat"] for target in panels(tmp_path)["loss"]["targets"]] == ["loss"]
 
 
 def test_a_definition_without_points_has_its_place(tmp_path: Path) -> None:
     """A progress bar that was defined and has not begun is there, ready for its first point."""
     record(tmp_path, "one", (DEFINITION, {"metric": "steps", "progress": True, "upper": 5.0}))
-    assert main(["dashboards", "--out", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 0
+    assert (
+        main(["init", "grafana", "--force", "--output", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 0
+    )
     assert looks(panels(tmp_path)["Progress"]) == {"steps": {"unit": "short", "max": 5}}

@@ -1,4 +1,4 @@
-"""``tachograph export``: whatever was recorded comes out of it, in order, bit for bit."""
+"""``tachograph runs export``: whatever was recorded comes out of it, in order, bit for bit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ABOUT = {"metric": "loss", "group": "training", "units": "nats"}
 
 def export(store: Path, *arguments: str, run: str = "run") -> int:
     """Run the command and return its exit code."""
-    return main(["export", run, "--store", str(store), *arguments])
+    return main(["runs", "export", run, "--store", str(store), *arguments])
 
 
 def table(text: str) -> list[dict[str, str]]:
@@ -111,19 +111,19 @@ def test_several_runs_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixture
     record(tmp_path, "one", *points([1.0, 2.0], "a"), *points([3.0], "b"))
     record(tmp_path, "two", *points([4.0], "a"), ("e", {}))
     both = ["two", "one", "--store", str(tmp_path), "--metric", "b", "--metric", "a"]
-    assert main(["export", *both, "two"]) == 0
+    assert main(["runs", "export", *both, "two"]) == 0
     said = capsys.readouterr()
     rows = [(row["run"], row["metric"], row["value"]) for row in table(said.out)]
     assert rows == [("two", "a", "4.0"), ("one", "b", "3.0"), ("one", "a", "1.0"), ("one", "a", "2.0")]
-    assert said.err == "tachograph export: the run 'two' has no metric 'b': did you mean 'a'?\n"
-    assert main(["export", *both, "--format", "jsonl"]) == 0
+    assert said.err == "tachograph runs export: the run 'two' has no metric 'b': did you mean 'a'?\n"
+    assert main(["runs", "export", *both, "--format", "jsonl"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["run"], line["metric"], str(line["value"])) for line in found] == rows
-    assert main(["export", "one", "two", "--store", str(tmp_path), "--format", "jsonl"]) == 0
+    assert main(["runs", "export", "one", "two", "--store", str(tmp_path), "--format", "jsonl"]) == 0
     kinds = [(line["run"], line["kind"]) for line in map(json.loads, capsys.readouterr().out.splitlines())]
     assert kinds == [("one", "point")] * 3 + [("two", "point"), ("two", "event")]
-    assert main(["export", *both, "--metric", "zzz"]) == 2
-    assert capsys.readouterr().err == "tachograph export: the run 'two' has no metric 'zzz': did you mean 'a'?\n"
+    assert main(["runs", "export", *both, "--metric", "zzz"]) == 2
+    assert capsys.readouterr().err == "tachograph runs export: the run 'two' has no metric 'zzz': did you mean 'a'?\n"
 
 
 @settings(max_examples=examples(20), deadline=None)
@@ -136,7 +136,9 @@ def test_parquet_reads_back_what_was_recorded(
     record(store, "run", (DEFINITION, ABOUT), *points(values), *points([0.5], "other", count=9, min=-1.0, max=more))
     record(store, "next", *points([1.5]))
     out = store / "out.parquet"
-    assert main(["export", "run", "next", "--store", str(store), "--format", "parquet", "--output", str(out)]) == 0
+    assert (
+        main(["runs", "export", "run", "next", "--store", str(store), "--format", "parquet", "--output", str(out)]) == 0
+    )
     found = pyarrow_parquet.read_table(out).to_pylist()
     told = [(row["run"], row["metric"], row["x"], repr(row["value"])) for row in found]
     wanted = [("run", "loss", float(x), repr(value)) for x, value in enumerate(values)]
@@ -169,7 +171,7 @@ def test_parquet_without_pyarrow(
     out.write_text("earlier")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert export(tmp_path, "--format", "parquet", "--output", str(out)) == 2
-    assert capsys.readouterr().err == f"tachograph export: Parquet needs pyarrow: {install_command('parquet')}\n"
+    assert capsys.readouterr().err == f"tachograph runs export: Parquet needs pyarrow: {install_command('parquet')}\n"
     assert out.read_text() == "earlier"
 
 
@@ -214,14 +216,14 @@ def test_errors_are_one_line(
     said = capsys.readouterr()
     assert code == (1 if "--output" in more else 2)
     assert said.out == ""
-    assert said.err == f"tachograph export: {why.format(store=tmp_path)}\n"
+    assert said.err == f"tachograph runs export: {why.format(store=tmp_path)}\n"
 
 
 @pytest.mark.process
 def test_a_reader_that_has_enough(tmp_path: Path) -> None:
-    """``tachograph export … | head`` ends without a word."""
+    """``tachograph runs export … | head`` ends without a word."""
     record(tmp_path, "run", *points([0.5] * 20_000))
-    line = [sys.executable, "-m", "tachograph", "export", "run", "--store", str(tmp_path)]
+    line = [sys.executable, "-m", "tachograph", "runs", "export", "run", "--store", str(tmp_path)]
     with subprocess.Popen(
         line, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as exporting:

@@ -33,9 +33,9 @@ from examples import examples
 from programs import environment
 from recorded_runs import Recorded, points, record, record_histograms
 from tachograph.cli import main
-from tachograph.cli.importing.log_folders import log_folders
-from tachograph.cli.importing.progress import Progress
-from tachograph.cli.importing.tensorboard import imported
+from tachograph.cli.runs.importing.log_folders import log_folders
+from tachograph.cli.runs.importing.progress import Progress
+from tachograph.cli.runs.importing.tensorboard import imported
 from tachograph.exporters.event_file import Event, EventFile, Unread, numbers
 from tachograph.exporters.tensorboard import VERSION, framed, summary
 from tachograph.exporters.tensorboard import record as event_record
@@ -68,7 +68,7 @@ def counting(tag: str, count: int, first: int = 0) -> Scalars:
 
 def take(folder: Path, store: Path) -> int:
     """Run the command and return its exit code."""
-    return main(["import", "tensorboard", str(folder), "--store", str(store)])
+    return main(["runs", "import", "tensorboard", str(folder), "--store", str(store)])
 
 
 def runs(store: Path) -> dict[str, Run]:
@@ -114,7 +114,7 @@ def test_what_torchs_writer_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[
     writer.close()
     assert take(tmp_path / "logs", tmp_path / "store") == 0
     said = capsys.readouterr()
-    assert said.err == "tachograph import: exp/one: not taken, as they make no curves: image: 1, text: 1\n"
+    assert said.err == "tachograph runs import: exp/one: skipped, because they are not curves: image: 1, text: 1\n"
     found = runs(tmp_path / "store")
     assert sorted(found) == ["exp/one"]
     run = found["exp/one"]
@@ -184,8 +184,8 @@ def test_again_only_what_is_new(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "1,503 points (all new)" in said.out
     (path,) = logs.joinpath("one").iterdir()
     torn = len(event_record(BEGAN, summary([("loss", 1.0)], 99))) - 3
-    why = "it ends within a record: what is written later can be imported again"
-    assert said.err == f"tachograph import: {path}: {torn} bytes are left out, {why}\n"
+    why = "it ends within a record; import it again when more has been written"
+    assert said.err == f"tachograph runs import: {path}: skipped {torn} bytes: {why}\n"
     path.write_bytes(path.read_bytes()[:-torn])
     write(logs / "one", counting("loss", 100, first=1500) + counting("new", 2))
     write(logs / "one", counting("loss", 10, first=1550), name="1790000900.host.8.0")  # started again
@@ -289,7 +289,7 @@ def test_damage_costs_what_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixt
     path.write_bytes(content)
     assert take(tmp_path / "logs", tmp_path / "store") == 1
     said = capsys.readouterr()
-    assert f"{path} is damaged in 3 places: all else is imported\n" in said.err
+    assert f"{path} is damaged in 3 places; everything else was imported\n" in said.err
     (run,) = runs(tmp_path / "store").values()
     found = pairs(run, "loss")
     assert 395 <= len(found) <= 396
@@ -355,7 +355,10 @@ def test_a_round_trip_gives_each_point_back(
         task = {"execution": number} if name == "c" else {}
         record(place / "one", "run", *[(event, {**said, **task}) for event, said in many], number=number)
     assert (
-        main(["export", "run", "--store", str(place / "one"), "--format", "tensorboard", "--output", str(place)]) == 0
+        main(
+            ["runs", "export", "run", "--store", str(place / "one"), "--format", "tensorboard", "--output", str(place)]
+        )
+        == 0
     )
     for _ in range(2):
         assert take(place / "run", place / "two") == 0
@@ -374,7 +377,7 @@ def test_what_tensorboard_reads_of_an_export(tmp_path: Path) -> None:
     record_histograms(store, "other", Recorded("step", [[0.5, 1.5, 1.5], [8.0]]))
     hub = ["--store", str(store), "--format", "tensorboard", "--output", str(out)]
     for _ in range(2):  # again: in place of the first one
-        assert main(["export", "a run", "other", *hub]) == 0
+        assert main(["runs", "export", "a run", "other", *hub]) == 0
     assert len([path for path in out.rglob("*") if path.is_file()]) == 5
     found = read(out / "a%20run" / "rank3")
     assert sorted(found.Tags()["scalars"]) == ["train/loss"]
@@ -408,17 +411,17 @@ def test_an_export_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[
     """It needs a folder, has curves and histograms alone, and says where it cannot be written."""
     record(tmp_path, "run", *points([1.0]))
     (tmp_path / "file").touch()
-    export = ["export", "run", "--store", str(tmp_path), "--format", "tensorboard"]
+    export = ["runs", "export", "run", "--store", str(tmp_path), "--format", "tensorboard"]
     out = ["--output", str(tmp_path / "out")]
     assert main(export) == 2
     assert main([*export, *out, "--kind", "counter"]) == 2
     assert main([*export, *out, "--metric", "lost"]) == 2
     assert main([*export, "--output", str(tmp_path / "file")]) == 1
     assert capsys.readouterr().err.splitlines() == [
-        "tachograph export: --output must name the folder for TensorBoard: its --logdir",
-        "tachograph export: TensorBoard's files have no counters: leave out --kind",
-        "tachograph export: the run 'run' has no metric 'lost': did you mean 'loss'?",
-        f"tachograph export: {tmp_path}/file/run/rank0: Not a directory",
+        "tachograph runs export: --output must name the folder for TensorBoard: its --logdir",
+        "tachograph runs export: TensorBoard's files have no counters: leave out --kind",
+        "tachograph runs export: the run 'run' has no metric 'lost': did you mean 'loss'?",
+        f"tachograph runs export: {tmp_path}/file/run/rank0: Not a directory",
     ]
     assert not (tmp_path / "out").exists()
 
@@ -438,26 +441,27 @@ def test_what_cannot_be_imported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for folder in (tmp_path / "lightning_log", tmp_path / "x", path, logs / "version_1"):
         assert take(folder, store) == 2
     assert take(logs, tmp_path / "file") == 2
+    hint = "name the folder that you pass to TensorBoard as --logdir"
     assert capsys.readouterr().err.splitlines() == [
-        f"tachograph import: there is no folder {tmp_path}/lightning_log: did you mean {logs}?",
-        f"tachograph import: there is no folder {tmp_path}/x: name the folder that TensorBoard's --logdir has",
-        f"tachograph import: {path} is no folder: name the one that it is in",
-        f"tachograph import: {logs}/version_1 has no event files of TensorBoard: their names contain 'tfevents'",
-        f"tachograph import: {tmp_path}/file/runs/{run_id(path)}.db: the store cannot be written: File exists",
+        f"tachograph runs import: no such folder: {tmp_path}/lightning_log: did you mean {logs}?",
+        f"tachograph runs import: no such folder: {tmp_path}/x: {hint}",
+        f"tachograph runs import: {path} is not a folder; name the folder that contains it",
+        f"tachograph runs import: {logs}/version_1 has no TensorBoard event files (their names contain 'tfevents')",
+        f"tachograph runs import: {tmp_path}/file/runs/{run_id(path)}.db: the store cannot be written: File exists",
     ]
     assert not store.exists()
     with pytest.raises(SystemExit):
-        main(["import", "wandb", str(logs)])
+        main(["runs", "import", "wandb", str(logs)])
     assert "invalid choice: 'wandb'" in capsys.readouterr().err
     (logs / "version_1" / "events.out.tfevents.1").touch()
     assert take(logs, store) == 0
-    assert capsys.readouterr().out.splitlines()[1] == "version_1: nothing is written yet"
+    assert capsys.readouterr().out.splitlines()[1] == "version_1: empty so far"
     (run,) = listed(store)
     held = Store(store, run.id)
     assert take(logs, store) == 1
     held.close()
     said = f"another process writes the run {run.id}: import it again once that has ended"
-    assert capsys.readouterr().err == f"tachograph import: {said}\n"
+    assert capsys.readouterr().err == f"tachograph runs import: {said}\n"
 
 
 def test_a_link_to_a_folder_above(tmp_path: Path) -> None:
@@ -497,7 +501,7 @@ def test_a_long_import_shows_its_progress(tmp_path: Path) -> None:
 LARGE = r"""
 import re
 from tachograph.cli import main
-assert main(["import", "tensorboard", "logs", "--store", "store"]) == 0
+assert main(["runs", "import", "tensorboard", "logs", "--store", "store"]) == 0
 with open("/proc/self/status") as status:  # ru_maxrss would begin with that of the process which has started this one
     print(re.search(r"VmHWM:\s+(\d+) kB", status.read())[1])
 """

@@ -154,7 +154,7 @@ def test_exports_have_their_own_columns(tmp_path: Path, capsys: pytest.CaptureFi
     record_histograms(tmp_path, "run", Recorded("step.duration", [FIRST, SECOND_INTERVAL], attributes=STEP))
     counted(tmp_path, 100, 300)
     record(tmp_path, "run", *points([1.0]), number=1)
-    export = ["export", "run", "--store", str(tmp_path)]
+    export = ["runs", "export", "run", "--store", str(tmp_path)]
     assert main([*export, "--metric", "step.duration"]) == 0
     first, second = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (first["count"], first["max"], json.loads(first["attributes"])) == ("100", "2.0", STEP)

@@ -75,12 +75,13 @@ def test_columns_by_choice(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "order"),
     [
-        (["--sort", "summary.accuracy"], ["good", "best", "worst", "plain", "broken"]),
-        (["--sort", "summary.accuracy", "--reverse"], ["best", "good", "worst", "plain", "broken"]),
-        (["--sort", "config.lr"], ["best", "good", "worst", "plain", "broken"]),
+        (["--sort", "summary.accuracy"], ["good", "best", "broken", "plain", "worst"]),
+        (["--sort", "summary.accuracy", "--reverse"], ["best", "good", "broken", "plain", "worst"]),
+        (["--sort", "lr"], ["best", "good", "worst", "broken", "plain"]),
         (["--sort", "id", "--tag", "sweep"], ["best", "good", "worst"]),
-        (["--reverse", "--tag", "sweep"], ["worst", "best", "good"]),
-        (["--sort", "points", "--reverse", "--columns", "id,points"], ["plain", "good", "best", "worst", "broken"]),
+        (["--tag", "sweep"], ["worst", "best", "good"]),
+        (["--reverse", "--tag", "sweep"], ["good", "best", "worst"]),
+        (["--sort", "points", "--reverse", "--columns", "id,points"], ["plain", "worst", "best", "good", "broken"]),
     ],
 )
 def test_sorted_by_any_column(arguments: list[str], order: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,9 +95,9 @@ def test_a_json_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     """Numbers are numbers, NaN a string, times ISO 8601; without --columns every fact is there."""
     assert listed("--json", "--columns", "id,summary.accuracy,start,tags", "--tag", "sweep") == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert found[0] == {"id": "good", "summary.accuracy": 0.75, "start": found[0]["start"], "tags": ["sweep"]}
-    assert found[0]["start"].startswith("2026-09-21T14:13:20.000+00:00")
-    assert [each["summary.accuracy"] for each in found] == [0.75, 0.91, "NaN"]
+    assert found[2] == {"id": "good", "summary.accuracy": 0.75, "start": found[2]["start"], "tags": ["sweep"]}
+    assert found[2]["start"].startswith("2026-09-21T14:13:20.000+00:00")
+    assert [each["summary.accuracy"] for each in found] == ["NaN", 0.91, 0.75]
     assert listed("--json") == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert all(tuple(each) == FACTS for each in found)
@@ -117,14 +118,14 @@ def test_an_unknown_column(arguments: list[str], why: str, capsys: pytest.Captur
     assert listed(*arguments) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith(f"tachograph runs: {why}")
+    assert said.err.startswith(f"tachograph runs list: {why}")
     assert said.err.count("\n") == 1
 
 
 def test_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A store without runs says so, whatever columns are asked for; JSON has no line."""
     assert listed("--store", str(tmp_path), "--columns", "id,config.lr") == 0
-    assert capsys.readouterr().out == f"there are no runs in {tmp_path}\n"
+    assert capsys.readouterr().out == f"no runs in {tmp_path}\n"
     assert listed("--store", str(tmp_path), "--columns", "id", "--json") == 0
     assert capsys.readouterr().out == ""
 

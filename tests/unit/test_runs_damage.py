@@ -44,7 +44,7 @@ def test_a_file_of_a_newer_version(store: Path, capsys: pytest.CaptureFixture[st
         runs.open("a/run")
     assert run("show", "a/run") == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"tachograph runs: {path}: the file has schema version 99")
+    assert said.startswith(f"tachograph runs show: {path}: the file has schema version 99")
     assert len(said.splitlines()) == 1
 
 
@@ -79,10 +79,10 @@ def test_of_a_damaged_file_the_rest_is_read(tmp_path: Path, capsys: pytest.Captu
     assert "points " in run_.damage[0]
     assert len(list(run_.points("loss", rank=1))) == 500
     assert [each.name for each in run_.events()] == ["checkpoint"]
-    assert main(["export", "run", "--store", str(tmp_path)]) == 1
+    assert main(["runs", "export", "run", "--store", str(tmp_path)]) == 1
     said = capsys.readouterr()
     assert len(said.out.splitlines()) == 1 + 20_500 - len(lost)
-    assert said.err.startswith(f"tachograph export: {path} is damaged, what can be read is exported: ")
+    assert said.err.startswith(f"tachograph runs export: {path} is damaged, what can be read is exported: ")
 
 
 def test_a_damaged_event(store: Path) -> None:
@@ -111,7 +111,7 @@ def test_whatever_table_is_damaged(tmp_path: Path, table: str, capsys: pytest.Ca
     assert run("list", "--store", str(tmp_path)) == 0
     assert run("show", "run", "--store", str(tmp_path)) == 1
     assert "is damaged" in capsys.readouterr().err
-    code = main(["export", "run", "--store", str(tmp_path), "--format", "jsonl"])
+    code = main(["runs", "export", "run", "--store", str(tmp_path), "--format", "jsonl"])
     assert code == (0 if table == "incarnation" else 1)
     kinds = [line.split(", ")[0] for line in capsys.readouterr().out.splitlines()]
     assert kinds.count('{"kind": "point"') == (5000 if table in ("incarnation", "event") else 0)

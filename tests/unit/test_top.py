@@ -123,10 +123,10 @@ def test_a_hub_and_its_store_say_the_same(tmp_path: Path, capsys: pytest.Capture
     record_program(tmp_path, "real")
     recorded = runs.open("real", tmp_path / "store")
     with command(tmp_path) as hub:
-        served = top(capsys, hub.url, "--run", "real")
+        served = top(capsys, "--url", hub.url, "real")
         hub.process.terminate()
         hub.end()
-    stored = top(capsys, "--run", "real", "--store", str(tmp_path / "store"))
+    stored = top(capsys, "real", "--store", str(tmp_path / "store"))
     plain = [re.sub(" +", " ", BLOCKS.sub("", each)) for each in (served, stored)]
     assert plain[0].splitlines()[2:] == plain[1].splitlines()[2:]
     for metric in ("loss", "accuracy", "raw"):
@@ -151,8 +151,8 @@ def test_a_bar_whose_value_is_no_number_is_no_harm(
     definition = (DEFINITION, {"metric": "epochs", "progress": True, "upper": 10.0})
     record(tmp_path, "run", definition, *points([1.0, value], "epochs"))
     with serving(tmp_path) as hub:
-        served = top(capsys, hub.url, "--run", "run")
-    stored = top(capsys, "--run", "run", "--store", str(tmp_path))
+        served = top(capsys, "--url", hub.url, "run")
+    stored = top(capsys, "run", "--store", str(tmp_path))
     for printed in (served, stored):
         cells = line(printed, "epochs")
         assert cells[cells.index("%") + 1 :][:3] == [shown, "of", "10"]
@@ -169,8 +169,8 @@ def test_a_resumed_run_is_told_as_it_goes_on(tmp_path: Path, capsys: pytest.Capt
     hub.receive_logs(logs(rank(1, pid=300, restart=1), *points([0.125], branch=0), stream="c"))
     hub.close()
     with serving(tmp_path) as served:
-        for source in ((served.url,), ("--store", str(tmp_path))):
-            cells = line(top(capsys, *source, "--run", "run"), "loss")
+        for source in (("--url", served.url), ("--store", str(tmp_path))):
+            cells = line(top(capsys, *source, "run"), "loss")
             assert [cells[0], cells[2]] == ["0.125", "0.75"]
             assert cells[-1] == "2003"
 
@@ -238,8 +238,8 @@ def test_percentiles_of_durations_are_those_of_all_ranks(tmp_path: Path, capsys:
     both += [each._replace(name="function.duration", attributes=name) for each in both]
     record_histograms(tmp_path, "run", *both)
     with serving(tmp_path) as hub:
-        for source in ((hub.url,), ("--store", str(tmp_path))):
-            printed = top(capsys, *source, "--run", "run")
+        for source in (("--url", hub.url), ("--store", str(tmp_path))):
+            printed = top(capsys, *source, "run")
             assert "±" not in printed
             cells = line(printed, "training / step.duration")
             assert [float(each) for each in cells[2:6:2]] == pytest.approx([10.4, 10.7], rel=0.022)
@@ -257,10 +257,10 @@ def test_percentiles_that_are_rough_say_so(tmp_path: Path, capsys: pytest.Captur
     coarse = Recorded("step.duration", [[0.01 * 1.5**place for place in range(20)]], most=20)
     record_histograms(tmp_path, "a", function._replace(exact=False))
     record_histograms(tmp_path, "b", function, coarse)
-    printed = top(capsys, "--store", str(tmp_path), "--run", "a")
+    printed = top(capsys, "--store", str(tmp_path), "a")
     assert "P50 ±148%" in printed
     assert line(printed, "step")[3:5] == ["17.5", "ms"]
-    printed = top(capsys, "--store", str(tmp_path), "--run", "b")
+    printed = top(capsys, "--store", str(tmp_path), "b")
     title, other = (each for each in printed.splitlines() if "P50" in each)
     assert "±" not in title
     assert "P50 ±41%" in other
@@ -335,20 +335,22 @@ def test_what_cannot_be_shown_is_said_in_words(
 ) -> None:
     """An unknown run, no run, no hub, no address: each has its words and its exit code."""
     here = ("--store", str(store))
-    assert "there is no run 'a/ran' in" in top(capsys, *here, "--run", "a/ran", code=2)
+    assert "there is no run 'a/ran' in" in top(capsys, *here, "a/ran", code=2)
     assert "there is no run in" in top(capsys, "--store", str(tmp_path / "none"), code=1)
     (tmp_path / "file").write_text("")
-    for run in ((), ("--run", "x")):
+    for run in ((), ("x")):
         assert "Not a directory" in top(capsys, "--store", str(tmp_path / "file"), *run, code=1)
-    assert "does not answer: Connection refused; --store " in top(capsys, "http://127.0.0.1:1", code=1)
-    assert "such as http://127.0.0.1:4318, not 'ftp://x'" in top(capsys, "ftp://x", code=2)
-    assert "not both" in top(capsys, "http://127.0.0.1:1", *here, code=2)
-    assert "is no hub of Tachograph" in top(capsys, stranger, code=2)
-    assert "is no hub of Tachograph" in top(capsys, stranger, "--run", "x", code=2)
+    assert "does not answer: Connection refused; for a run that has ended use --store " in top(
+        capsys, "--url", "http://127.0.0.1:1", code=1
+    )
+    assert "such as http://127.0.0.1:4318, not 'ftp://x'" in top(capsys, "--url", "ftp://x", code=2)
+    assert "exclude each other" in top(capsys, "--url", "http://127.0.0.1:1", *here, code=2)
+    assert "is no hub of Tachograph" in top(capsys, "--url", stranger, code=2)
+    assert "is no hub of Tachograph" in top(capsys, "--url", stranger, "x", code=2)
     with serving(tmp_path / "other") as hub:
-        assert "there is no run 'x'" in top(capsys, hub.url, "--run", "x", code=2)
+        assert "there is no run 'x'" in top(capsys, "--url", hub.url, "x", code=2)
         record(tmp_path / "other", "x", *points([6.5]))
-        assert "6.5" in top(capsys, hub.url)
+        assert "6.5" in top(capsys, "--url", hub.url)
     for given in ("0", "x", "-1", "inf"):
         with pytest.raises(SystemExit):
             main(["top", "--interval", given])
@@ -358,14 +360,14 @@ def test_what_cannot_be_shown_is_said_in_words(
 @pytest.mark.parametrize("stranger", [b'{"runs": [{}]}', b"[1]", b'"runs"', b"{}"], indirect=True)
 def test_answers_of_another_kind_are_no_harm(stranger: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What another version, or another program, answers with is said to be not understood."""
-    assert "is not understood" in top(capsys, stranger, code=1)
+    assert "cannot understand" in top(capsys, "--url", stranger, code=1)
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("stranger", [b"[" * 100_000], indirect=True)
 def test_an_answer_that_is_nested_too_deeply_is_no_harm(stranger: str, capsys: pytest.CaptureFixture[str]) -> None:
     """An answer that JSON's decoder gives up on is none of a hub."""
-    assert "is no hub of Tachograph" in top(capsys, stranger, code=2)
+    assert "is no hub of Tachograph" in top(capsys, "--url", stranger, code=2)
 
 
 @pytest.mark.process
@@ -375,7 +377,7 @@ def test_the_environment_names_the_hub_and_its_token(
     """TACHOGRAPH_HUB is asked by default, or what ``tachograph run`` has its processes send to; with the token."""
     record(tmp_path, "x", *points([6.5]))
     with serving(tmp_path, token=SECRET) as hub:
-        assert "set TACHOGRAPH_HUB_TOKEN" in top(capsys, hub.url, code=2)
+        assert "set TACHOGRAPH_HUB_TOKEN" in top(capsys, "--url", hub.url, code=2)
         monkeypatch.setenv("TACHOGRAPH_HUB_TOKEN", SECRET)
         monkeypatch.setenv("TACHOGRAPH_HUB", hub.url.removeprefix("http://"))
         assert "6.5" in top(capsys)
@@ -393,7 +395,7 @@ def test_a_damaged_run_is_shown_as_far_as_it_can_be_read(store: Path, capsys: py
     path.write_bytes(b"no database" * 1000)
     assert "cannot be read" in top(capsys, "--store", str(store), code=1)
     with serving(store) as hub:
-        assert "cannot be read" in top(capsys, hub.url, "--run", "a/run", code=1)
+        assert "cannot be read" in top(capsys, "--url", hub.url, "a/run", code=1)
 
 
 @pytest.mark.process
@@ -420,8 +422,8 @@ def test_the_newest_event_is_found_among_many(tmp_path: Path, capsys: pytest.Cap
     """However many events a run has, the last ones are shown."""
     record(tmp_path, "run", *((f"event {place}", {"value": place}) for place in range(5000)))
     with serving(tmp_path) as hub:
-        for source in ((hub.url,), ("--store", str(tmp_path))):
-            printed = top(capsys, *source, "--run", "run")
+        for source in (("--url", hub.url), ("--store", str(tmp_path))):
+            printed = top(capsys, *source, "run")
             assert "event 4999" in printed
             assert "event 4988" in printed
             assert "event 4987" not in printed

@@ -1,84 +1,53 @@
-"""The command ``tachograph``: one module a command, and this one, which hands over to it.
-
-``run``, ``hub``, ``studio``, ``export``, ``diagnose``, ``doctor``, ``init`` and ``runs`` are files; ``checking``,
-``replaying``, ``importing``, ``dashboards`` and ``top`` are folders, each with its ``command``. No other room uses
-anything of this one but :func:`main`.
-"""
+"""The command ``tachograph``: one module or package per command. Other packages use only :func:`main`."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 
-from tachograph.cli._command_line import WRONG_USAGE
+from tachograph.cli.command_line import Command, dispatch, group_parser
+from tachograph.cli.runs import SUBCOMMANDS
 from tachograph.exporters.standard_streams import encode_any_text, hold_descriptors
 from tachograph.identity.program import interpreter
 from tachograph.version import __version__
 
-# The module of each command, which has command(arguments) -> exit code, and its line in the help.
-_COMMANDS = {
-    "run": ("tachograph.cli.run", "run a job, and record all of its processes"),
-    "hub": ("tachograph.cli.hub", "receive OTLP, keep it, and serve /metrics for a whole node"),
-    "studio": ("tachograph.cli.studio", "show the runs of a store in the browser"),
-    "check": ("tachograph.cli.checking.command", "send one test point to every destination that is configured"),
-    "replay": ("tachograph.cli.replaying.command", "send what a spool or a JSON-lines file holds to an exporter"),
-    "export": ("tachograph.cli.export", "write a run's points and events as CSV or JSON lines"),
-    "import": ("tachograph.cli.importing.command", "take over runs that TensorBoard has recorded"),
-    "init": ("tachograph.cli.init", "write files for Prometheus, Grafana, collectors, Compose, Kubernetes, Slurm …"),
-    "dashboards": ("tachograph.cli.dashboards.command", "write dashboards for Grafana"),
-    "top": ("tachograph.cli.top.command", "show a run in this terminal, live"),
-    "doctor": ("tachograph.cli.doctor", "show who waits for whom in a job, and the stacks of its ranks"),
-    "diagnose": ("tachograph.cli.diagnose", "say why a run is slow, and where its time went"),
-    "runs": ("tachograph.cli.runs", "list, show, tag, note, name, delete and prune runs"),
+COMMANDS = {
+    "run": Command("tachograph.cli.run", "Run a job and record all of its processes"),
+    "studio": Command("tachograph.cli.studio", "Open the runs of a store in the browser"),
+    "top": Command("tachograph.cli.top.command", "Watch a run in the terminal"),
+    "runs": Command("tachograph.cli.runs", "List, show, export, import, share, edit, delete and prune runs"),
+    "diagnose": Command("tachograph.cli.diagnose.command", "Explain why a run is slow or which rank hangs"),
+    "doctor": Command("tachograph.cli.doctor.command", "Check the installation and every configured destination"),
+    "init": Command("tachograph.cli.init", "Write configuration files for Prometheus, Grafana, Kubernetes, Slurm …"),
+    "resend": Command("tachograph.cli.resend.command", "Send spooled telemetry and JSON lines again"),
+    "hub": Command("tachograph.cli.hub", "Run a hub by itself: receive OTLP, store it, serve /metrics"),
 }
-_OF_RUNS = ("list", "show", "share", "prune", "delete", "tag", "note", "name")
-
 _EXAMPLES = """\
-six things that people do:
-  tachograph run -- torchrun --nproc-per-node 8 train.py   record a job as it is, and draw it live
-  tachograph studio                                        see all runs in the browser
-  tachograph top                                           see the run in this terminal
-  tachograph runs list --filter 'loss < 0.3 -state:failed' find runs again
-  tachograph export RUN --format csv --output loss.csv     take a run's points along
-  tachograph init prometheus --out prometheus              set up what scrapes, alerts and draws"""
-
-
-def commands() -> dict[str, tuple[str, str]]:
-    """Return the module of each command, and its line in the help."""
-    return dict(_COMMANDS)
+examples:
+  tachograph run -- torchrun --nproc-per-node 8 train.py    record a job and watch it live
+  tachograph studio                                         see all runs in the browser
+  tachograph top                                            watch the newest run in the terminal
+  tachograph runs list --filter 'loss < 0.3 -state:failed'  find runs
+  tachograph runs export RUN --output loss.csv              take a run's points with you
+  tachograph init prometheus                                set up scraping, alerts and dashboards"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return the process's exit code; 2 for wrong usage.
+    """Run a command and return the exit code of the process; 2 for wrong usage.
 
     Args:
-        arguments: the command line behind the program's name; this process's own by default.
+        arguments: the command line after the program's name; by default that of this process.
     """
     if arguments is None and sys.getfilesystemencoding() == "ascii":
         _begin_in_utf8_mode()
     hold_descriptors()
     encode_any_text()
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if given and given[0] in _COMMANDS:
-        module, _ = _COMMANDS[given[0]]
-        return int(import_module(module).command(given[1:]))
-    parser = _parser()
-    if not given:
-        parser.print_help(sys.stderr)
-        return WRONG_USAGE
-    if not given[0].startswith("-"):
-        name = given[0].lower()
-        near = [f"runs {name}"] if name in _OF_RUNS else difflib.get_close_matches(name, _COMMANDS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_COMMANDS)}"
-        sys.stderr.write(f"tachograph: there is no command {given[0]!r:.100}: {hint}\n")
-        return WRONG_USAGE
-    parser.parse_args(given[:1])
-    return WRONG_USAGE
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    of_runs = {name: f"runs {name}" for name in SUBCOMMANDS}
+    return dispatch("tachograph", COMMANDS, words, _parser(), of_runs)
 
 
 def _begin_in_utf8_mode() -> None:
@@ -92,14 +61,7 @@ def _begin_in_utf8_mode() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    lines = "\n".join(f"  {name:12}{line}" for name, (_, line) in _COMMANDS.items())
-    parser = argparse.ArgumentParser(
-        prog="tachograph",
-        usage="tachograph COMMAND [options]",
-        description=f"Training telemetry on OpenTelemetry.\n\n{_EXAMPLES}\n\ncommands:\n{lines}",
-        epilog="'tachograph COMMAND --help' says more.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    description = "Record what training runs do, and export it as OpenTelemetry."
+    parser = group_parser("tachograph", COMMANDS, description, _EXAMPLES)
     parser.add_argument("--version", action="version", version=f"tachograph {__version__}")
     return parser

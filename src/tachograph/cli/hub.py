@@ -1,4 +1,4 @@
-"""``tachograph hub``: its command line."""
+"""``tachograph hub``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tachograph.cli._command_line import WRONG_USAGE, number, parser, port, reason, seconds
+from tachograph.cli.command_line import WRONG_USAGE, Parser, add_store, duration, number, parser, port, reason
 from tachograph.exporters.standard_streams import never_fail
 from tachograph.hub.announcement import Announcement
-from tachograph.identity.environment import clean, setting, text
+from tachograph.identity.environment import clean, setting, store, text
 from tachograph.identity.launch import GIT_TIMEOUT, handed_launch
-from tachograph.identity.resource import store
 from tachograph.runs.open_stores import raise_limit
 from tachograph.runs.store import StoreError
 
@@ -32,7 +31,7 @@ _TURN = 0.001  # seconds: an answer takes the interpreter four times from the th
 def command(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM, SIGINT or the parent's end, and return the exit code: 2 where it could not start."""
     never_fail()
-    options = _parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     if options.parent is not None:
         for number in (signal.SIGINT, signal.SIGHUP):  # they reach the whole process group; the parent decides
             signal.signal(number, signal.SIG_IGN)
@@ -128,27 +127,40 @@ async def _live(lifetime: Lifetime, announce: Callable[[], object]) -> None:
     await living
 
 
-def _parser() -> argparse.ArgumentParser:
-    made = parser("hub", "Receive OTLP over HTTP, keep it, and serve /metrics for all processes of this node.")
-    add = made.add_argument
-    add("--host", default="127.0.0.1", help="address to listen on (default %(default)s); others need a token")
-    add("--port", type=port, help="0 for any free one (default: 4318, the next free one where that is taken)")
-    add("--first-port", type=port, metavar="N", help="without --port: listen on this port, or the next free one")
-    add("--store", type=Path, metavar="DIR", help="where to keep it (default: TACHOGRAPH_STORE)")
-    add("--run-id", metavar="ID", help=f"the run of what names none (default: TACHOGRAPH_RUN, else {DEFAULT_RUN!r})")
-    add("--token-file", type=Path, metavar="FILE", help="who posts must send this token (else TACHOGRAPH_HUB_TOKEN)")
-    add("--forward", metavar="URL", help="pass on what comes to this OTLP/HTTP endpoint")
-    add("--linger", type=seconds, metavar="S", help="serve so long after the end (default 0; 30 where scraped)")
-    add("--parent", type=_pid, metavar="PID", help="end with this process, and show its run alone on /metrics")
-    add("--started", type=Path, metavar="DIR", help="where processes of the parent's job note that they start")
-    add("--announce", type=_descriptor, metavar="FD", help="write JSON lines about start and end to this descriptor")
-    add("--quiet", action="store_true", help="say nothing on stderr")
-    return made
+def build_parser() -> Parser:
+    """Return the parser of the command."""
+    built = parser(
+        "hub", "Run a hub by itself: receive OTLP over HTTP, store it, and serve /metrics for all processes."
+    )
+    add = built.add_argument
+    host = "The address to listen on; any other than loopback needs a token (default: %(default)s)"
+    add("--host", default="127.0.0.1", help=host)
+    add(
+        "--port",
+        type=port,
+        metavar="N",
+        help="The port to listen on; 0 for any free one (default: 4318, or the next free one)",
+    )
+    add_store(built, "The folder to store runs in")
+    run = f"The run of telemetry that does not name one (default: TACHOGRAPH_RUN, or {DEFAULT_RUN!r})"
+    add("--run-id", metavar="ID", help=run)
+    require = "Require the bearer token in this file on every request (default: TACHOGRAPH_HUB_TOKEN)"
+    add("--token-file", type=Path, metavar="FILE", help=require)
+    add("--forward", metavar="URL", help="Also send everything on to this OTLP/HTTP endpoint")
+    linger = "How long to keep serving after the end (default: 0s, or 30s if Prometheus scrapes the hub)"
+    add("--linger", type=duration, metavar="DURATION", help=linger)
+    add("--quiet", action="store_true", help="Print nothing")
+    # Set by `tachograph run` and by `start(hub=True)`.
+    add("--parent", type=_pid, help=argparse.SUPPRESS)  # end with this process, and show only its run on /metrics
+    add("--started", type=Path, help=argparse.SUPPRESS)  # the folder in which processes of the job mark their start
+    add("--first-port", type=port, help=argparse.SUPPRESS)  # listen on this port, or the next free one
+    add("--announce", type=_descriptor, help=argparse.SUPPRESS)  # write JSON lines about start and end to it
+    return built
 
 
-def _pid(given: str) -> int:
-    return number(given, "a pid is a number")
+def _pid(value: str) -> int:
+    return number(value, "a process id")
 
 
-def _descriptor(given: str) -> int:
-    return number(given, "a file descriptor is a number")
+def _descriptor(value: str) -> int:
+    return number(value, "a file descriptor")

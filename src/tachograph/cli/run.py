@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit, urlunsplit
 
-from tachograph.cli._command_line import WRONG_USAGE, Parser, fail, port, seconds
 from tachograph.cli._job import NOT_EXECUTABLE, NOT_FOUND, run_job
+from tachograph.cli.command_line import WRONG_USAGE, Parser, add_store, duration, fail, port, positive_duration
 from tachograph.exporters.otlp.settings import ENDPOINT, read_otlp_settings
 from tachograph.exporters.standard_streams import never_fail
 from tachograph.identity.environment import Setting, setting, store, temporary_store, text
@@ -40,12 +40,12 @@ def read_options(arguments: Sequence[str]) -> argparse.Namespace:
     Raises:
         SystemExit: wrong usage (2), said on stderr; or ``--help`` (0).
     """
-    parser = _parser()
+    parser = build_parser()
     own, command = _split(parser, arguments)
     options = parser.parse_args(own)
     options.command = command
     if not command:
-        parser.error("what shall be run? tachograph run -- torchrun … train.py")
+        parser.error("no command given; for example: tachograph run -- python train.py")
     _check(parser, options)
     return options
 
@@ -82,35 +82,40 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error(str(error).replace("=", "", 1))
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = _Parser(
         prog="tachograph run",
         usage="tachograph run [options] -- command …",
-        description="Run a job with telemetry in each of its Python processes, and with no change to its code.",
+        description="Run a job and record all of its Python processes, without a change to its code.",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--endpoint", metavar="URL", help="send OTLP there, and start no hub; or set OTEL_EXPORTER_OTLP_ENDPOINT")
-    add("--run-id", metavar="ID", help="the run's id; by default the launcher's or scheduler's, or a new one")
-    add("--port", type=port, metavar="N", help="the hub's port (default 4318), or the next one if it is not free")
-    add("--store", type=Path, metavar="DIR", help="the folder where the hub stores runs")
-    add("--linger", type=seconds, metavar="S", help="seconds that the hub stays after the job")
-    add("--forward", metavar="URL", help="have the hub send everything on to this OTLP endpoint")
-    add("--tag", action="append", metavar="NAME", help="a tag of the run; may be repeated")
-    add("--notes", metavar="TEXT", help="notes of the run")
-    add("--interval", type=_interval_of, metavar="S", help="seconds between two exports of a process; 1")
-    profile = "profile functions: package.module:Class.method, with wildcards; may be repeated"
+    add("--run-id", metavar="ID", help="Set the run's id (default: that of the launcher or scheduler, or a new one)")
+    add("--tag", action="append", metavar="NAME", help="Add a tag to the run (may be repeated)")
+    add("--notes", metavar="TEXT", help="Add notes to the run")
+    add_store(parser, "The folder to store the run in")
+    add("--port", type=port, metavar="N", help="The port of the hub, or the next free one (default: 4318)")
+    linger = "How long the hub keeps serving after the job (default: 0s, or 30s if Prometheus scrapes it)"
+    add("--linger", type=duration, metavar="DURATION", help=linger)
+    add("--forward", metavar="URL", help="Let the hub also send everything on to this OTLP endpoint")
+    endpoint = "Send OTLP to this endpoint instead of a hub (default: OTEL_EXPORTER_OTLP_ENDPOINT)"
+    add("--endpoint", metavar="URL", help=endpoint)
+    interval = "The time between two exports of a process (default: 1s)"
+    add("--interval", type=positive_duration, metavar="DURATION", help=interval)
+    profile = "Profile functions by name, package.module:Class.method, with wildcards (may be repeated)"
     add("--prof", type=_pattern, action="append", default=[], metavar="PATTERN", help=profile)
-    add("--instrument", choices=("own", "all"), default="own", help="all: load other installed instrumentors, too")
-    add("--wait-counters", action="store_true", help="measure torch's WaitCounters, too")
-    add("--quiet", action="store_true", help="print nothing")
+    instrument = "'all' also loads other installed OpenTelemetry instrumentors (default: own)"
+    add("--instrument", choices=("own", "all"), default="own", help=instrument)
+    add("--wait-counters", action="store_true", help="Also record how long torch waits (torch.wait.*)")
+    add("--quiet", action="store_true", help="Print nothing")
     return parser
 
 
 class _Parser(Parser):
     def error(self, message: str) -> NoReturn:
         """Say in one line that the usage is wrong, and exit."""
-        self.exit(2, f"tachograph run: {self.hinted(message)}\n")
+        self.exit(2, f"tachograph run: {self.with_hint(message)}\n")
 
 
 def _pattern(value: str) -> str:
@@ -120,13 +125,6 @@ def _pattern(value: str) -> str:
         return str(parse(value))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error).removeprefix("--prof is ")) from None
-
-
-def _interval_of(given: str) -> float:
-    found = seconds(given)
-    if not found:
-        raise argparse.ArgumentTypeError(f"an interval is above 0 seconds, not {given!r:.100}")
-    return found
 
 
 def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:

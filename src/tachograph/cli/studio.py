@@ -1,4 +1,4 @@
-"""``tachograph studio``: its command line."""
+"""``tachograph studio``."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from secrets import token_urlsafe
 
-from tachograph.cli._command_line import WRONG_USAGE, fail, parser, port, reason
+from tachograph.cli.command_line import WRONG_USAGE, Parser, add_store, fail, parser, port, reason
 from tachograph.exporters.standard_streams import never_fail
-from tachograph.identity.resource import store
-
-_DESCRIPTION = "Show the runs of a store in the browser, live and finished; without --write they are only read."
+from tachograph.identity.environment import store
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Serve until SIGTERM or SIGINT, and return the exit code: 2 where it could not start."""
+    """Serve until SIGTERM or SIGINT, and return the exit code: 2 if it could not start."""
     never_fail()
-    options = _parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     try:
         asyncio.run(_serve(options))
     except (OSError, ValueError) as error:
@@ -51,32 +49,48 @@ async def _serve(options: argparse.Namespace) -> None:
         await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
         starting.cancel()
         if started.is_set():
-            _say(_shows(server.url, folder, token, write_token))
+            _print_address(server.url, folder, token, write_token)
         await serving
 
 
-def _shows(url: str, folder: Path, token: str | None, write_token: str | None) -> str:
-    if write_token is None:
-        return f"{url}/ shows the runs in {folder}; they are only read"
-    if write_token == token:
-        return f"{url}/ shows the runs in {folder}; with the token the page changes them"
-    # A browser sends to no server what follows the #.
-    return f"{url}/#token={write_token} shows the runs in {folder}; with this link the page changes them"
-
-
-def _say(line: str) -> None:
+def _print_address(url: str, folder: Path, token: str | None, write_token: str | None) -> None:
+    address = f"{url}/"
+    access = "read-only"
+    if write_token is not None and write_token == token:
+        access = "with the token, the page can change runs"
+    elif write_token is not None:
+        address = f"{url}/#token={write_token}"  # a browser sends no server what follows the #
+        access = "this link can change runs"
     with contextlib.suppress(OSError, ValueError):  # stderr may be closed
-        sys.stderr.write(f"tachograph studio: {line}\n")
+        sys.stderr.write(f"tachograph: Studio at {address} shows the runs in {folder} ({access})\n")
         sys.stderr.flush()
 
 
-def _parser() -> argparse.ArgumentParser:
-    made = parser("studio", _DESCRIPTION)
-    add = made.add_argument
-    add("--store", type=Path, metavar="DIR", help="where runs are kept (default: TACHOGRAPH_STORE)")
-    add("--port", type=port, metavar="N", help="0 for any free one (default: 4400, or the next free one)")
-    add("--host", default="127.0.0.1", help="address to listen on (default %(default)s); others need a token")
-    add("--token-file", type=Path, metavar="FILE", help="a browser must give this token (else TACHOGRAPH_HUB_TOKEN)")
-    write = "let the page tag, note, name and delete runs: with the link that is printed, or the token of --token-file"
-    add("--write", action="store_true", help=write)
-    return made
+def build_parser() -> Parser:
+    """Return the parser of the command."""
+    built = parser("studio", "Open the runs of a store in the browser, live and finished ones. Press Ctrl-C to stop.")
+    add = built.add_argument
+    add_store(built)
+    add(
+        "--host",
+        default="127.0.0.1",
+        help="The address to listen on; any other than loopback needs a token (default: %(default)s)",
+    )
+    add(
+        "--port",
+        type=port,
+        metavar="N",
+        help="The port to listen on; 0 for any free one (default: 4400, or the next free one)",
+    )
+    add(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="Require the bearer token in this file on every request (default: TACHOGRAPH_HUB_TOKEN)",
+    )
+    add(
+        "--write",
+        action="store_true",
+        help="Let the page tag, rename and delete runs, with the printed link or the token",
+    )
+    return built

@@ -32,11 +32,13 @@ class Diagnosis(NamedTuple):
         verdicts: the costliest first.
         goodput: None where nothing has trained.
         scores: each rank's excess of own time over the others, as a share of the step.
+        windows: the steps of each rank that the verdicts are about.
     """
 
     verdicts: Sequence[Verdict]
     goodput: Goodput | None
     scores: Mapping[int, float]
+    windows: Sequence[Window] = ()
 
     def data(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -44,6 +46,15 @@ class Diagnosis(NamedTuple):
             "verdicts": [{**each.data(), "line": each.line()} for each in self.verdicts],
             "goodput": None if self.goodput is None else {**self.goodput.data(), "line": self.goodput.line()},
             "stragglers": {str(rank): round(score, 4) for rank, score in self.scores.items()},
+            "phases": [
+                {
+                    "rank": window.rank,
+                    "steps": window.steps,
+                    "step_seconds": window.step / 1e9,
+                    "phase_seconds": {phase: window.a_step(phase) / 1e9 for phase in window.phases},
+                }
+                for window in self.windows
+            ],
         }
 
 
@@ -139,7 +150,7 @@ def diagnosis(look: Look, now: int, *, recent: bool) -> Diagnosis:
     """
     streams = step_streams(look, recent=recent)
     found = windows(streams, recent=recent)
-    return Diagnosis(verdicts(found), _goodput(look, streams, now), scores(found))
+    return Diagnosis(verdicts(found), _goodput(look, streams, now), scores(found), found)
 
 
 def _goodput(look: Look, streams: Sequence[StepStream], now: int) -> Goodput | None:

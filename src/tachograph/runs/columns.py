@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -14,7 +16,7 @@ from typing import Any, TypeVar
 from tachograph.runs.catalogue import Summary
 from tachograph.runs.export import size_of, table, time_of
 from tachograph.runs.file import RunFile, look
-from tachograph.runs.filter import parsed
+from tachograph.runs.filter import columns_meant, parsed, value_of
 from tachograph.runs.outline import outline
 from tachograph.runs.run import Run
 from tachograph.runs.store import StoreError
@@ -23,6 +25,8 @@ FACTS = (*(name for name in Summary._fields if name != "path"), "program", "note
 _OF_KEYS = ("config", "summary", "program")  # whose keys are columns, behind a dot
 _TIMES = frozenset({"start", "last"})
 _SHOWN = 20  # columns that a message names
+_KEYS_SHOWN = 4  # keys of the configuration in the overview: a line of a terminal has room for few
+_DURATION_UNITS = (("d", 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1))
 
 
 def chosen(
@@ -37,10 +41,11 @@ def chosen(
 
     Args:
         runs: see above.
-        columns: of :data:`FACTS`, or a key: ``config.lr``, ``summary.accuracy``, ``program.git.commit``, ``last.loss``.
+        columns: of :data:`FACTS`, or a key: ``config.lr``, ``summary.accuracy``, ``program.git.commit``, ``last.loss``;
+            the part behind the dot will do, as in a filter.
         wanted: a filter, see :mod:`tachograph.runs.filter`; only runs for which it holds are returned.
         sort: the column that they are sorted by, numbers before texts; None leaves them as they are.
-        reverse: the largest first. Runs without a value, or with NaN, come last either way.
+        reverse: the largest first, or without ``sort`` the other way round; those without a value, or NaN, come last.
 
     Raises:
         LookupError: none of the runs has such a column; the message names the nearest one.
@@ -49,20 +54,25 @@ def chosen(
     only = parsed(wanted)
     named = [*columns, *([sort] if sort else [])]
     reads = bool(only.terms) or not set(named) <= set(Summary._fields)
-    found = [(each, {**_told(each), **(_read(each) if reads else {})}) for each in runs]
-    known = dict.fromkeys([*FACTS, *(name for _, told in found for name in told if name != "path")])
+    rows = [(each, {**_told(each), **(_read(each) if reads else {})}) for each in runs]
+    known = dict.fromkeys([*FACTS, *(name for _, row in rows for name in row if name != "path")])
     for column in named:
-        if column not in known and (runs or column.partition(".")[0] not in _OF_KEYS):
-            near = get_close_matches(column, known, n=1)
+        if not any(name in known for name in columns_meant(column)) and (
+            runs or column.partition(".")[0] not in _OF_KEYS
+        ):
+            names = dict.fromkeys([*known, *(name.partition(".")[2] for name in known)])
+            near = get_close_matches(column, names, n=1)
             more = ", ..." if len(known) > _SHOWN else ""
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join([*known][:_SHOWN])}{more}"
+            hint = f"did you mean {near[0]!r}?" if near else f"the columns are {', '.join([*known][:_SHOWN])}{more}"
             raise LookupError(f"no run has the column {column!r:.200}: {hint}")
     if unknown := only.unknown(known) if runs else "":
         raise LookupError(unknown)
-    found = [each for each in found if only.holds(each[1])]
+    rows = [row for row in rows if only.holds(row[1])]
     if sort:
-        found = ordered(found, lambda each: each[1].get(sort), reverse=reverse)
-    return [(each, {column: told.get(column) for column in columns}) for each, told in found]
+        rows = ordered(rows, lambda row: value_of(row[1], sort), reverse=reverse)
+    elif reverse:
+        rows.reverse()
+    return [(each, {column: value_of(row, column) for column in columns}) for each, row in rows]
 
 
 def _told(summary: Summary) -> dict[str, Any]:
@@ -107,6 +117,83 @@ def order_of(value: Any) -> tuple[bool, Any] | None:
     if value is None or (isinstance(value, float) and isnan(value)):
         return None
     return (False, value) if isinstance(value, int | float) else (True, str(value))
+
+
+def key_metric(metrics: Iterable[str]) -> str | None:
+    """Return the metric that tells most about a run: a loss, else an accuracy, else a reward; None if there is none.
+
+    The first of ``loss``, ``train/loss``, ``train_loss`` and ``*/loss`` is chosen, else the first name that contains
+    ``accuracy`` or ``acc`` as a word, or ``reward``.
+
+    Args:
+        metrics: names, with or without their group: ``loss`` or ``train/loss``.
+    """
+    names = list(metrics)
+    for name in ("loss", "train/loss", "train_loss"):
+        if name in names:
+            return name
+    for pattern in (r".*/loss", r"(.*[\W_])?acc(uracy)?([\W_].*)?", r".*reward.*"):
+        for name in names:
+            if re.fullmatch(pattern, name, re.IGNORECASE):
+                return name
+    return None
+
+
+def overview_table(runs: Sequence[Summary], *, now: int | None = None) -> str:
+    """Return a line for each run: name, state, start, duration, key metric, and the configuration that differs.
+
+    Args:
+        runs: the runs in the order in which they are shown.
+        now: nanoseconds since the epoch.
+    """
+    now = time.time_ns() if now is None else now
+    details = [_read(run) for run in runs]
+    metrics = [key_metric(name[len("last.") :] for name in row if name.startswith("last.")) for row in details]
+    keys = _differing_keys(details)
+    named = any(run.name for run in runs)
+    tagged = any(run.tags for run in runs)
+    metric_names = {metric for metric in metrics if metric is not None}
+    value_title = f"LAST {metric_names.pop()}".upper() if len(metric_names) == 1 else "KEY METRIC"
+    header = ["RUN", "STATE", "STARTED", "", "DURATION", value_title, *keys]
+    header[1:1] = ["NAME"] if named else []
+    rows = []
+    for run, row, metric in zip(runs, details, metrics, strict=True):
+        value = "-" if metric is None else _cell(f"last.{metric}", row[f"last.{metric}"])
+        if metric is not None and value_title == "KEY METRIC":
+            value = f"{metric} {value}"
+        cells = [run.id, run.ended.brief, *started(run.start, now), duration_text((run.last - run.start) / 1e9), value]
+        cells[1:1] = [run.name or "-"] if named else []
+        cells += [_cell(key, row.get(f"config.{key}")) for key in keys]
+        cells += [", ".join(run.tags)] if tagged else []
+        cells.append(run.problem or ("in use" if run.in_use else ""))
+        rows.append(cells)
+    header += ["TAGS"] if tagged else []
+    header.append("")
+    value_place = header.index(value_title)
+    return table([header, *rows], right=[value_place - 1, value_place])
+
+
+def _differing_keys(details: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the first keys of the configuration in which runs differ."""
+    keys = dict.fromkeys(name for row in details for name in row if name.startswith("config."))
+    differing = [name for name in keys if len({str(row.get(name)) for row in details}) > 1]
+    return [name.removeprefix("config.") for name in differing[:_KEYS_SHOWN]]
+
+
+def started(nanoseconds: int, now: int) -> tuple[str, str]:
+    """Return when a run started: relative to now, and as a local time with its offset."""
+    local = datetime.fromtimestamp(nanoseconds // 10**9, UTC).astimezone()
+    return f"{duration_text(max(0, now - nanoseconds) / 1e9)} ago", local.strftime("%Y-%m-%d %H:%M:%S%z")
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration in its two largest units: ``42 s``, ``5 min 3 s``, ``2 h 10 min``, ``3 d 4 h``."""
+    whole = round(seconds)
+    for unit, size, smaller_unit, smaller in _DURATION_UNITS:
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit}" + (f" {rest} {smaller_unit}" if rest else "")
+    return f"{whole} s"
 
 
 def columns_table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from tachograph.runs.blocks import spelled
 from tachograph.runs.buckets import HistogramValues
-from tachograph.runs.catalogue import Summary
 from tachograph.runs.members import NODE
 from tachograph.runs.recorded_series import HEADERS, Kind, RecordedSeries
 from tachograph.runs.run import Run
@@ -89,19 +88,6 @@ def lines_of(run: Run, name: str | None, kind: Kind | None) -> Iterator[dict[str
         named = point._asdict()
         more = named.pop("more")
         yield {"kind": "point", **named, **{key: value for key, value in more.items() if key not in named}}
-
-
-def listing(runs: Sequence[Summary]) -> str:
-    """Return a line for each run."""
-    named = ["NAME"] if any(each.name for each in runs) else []
-    tagged = ["TAGS"] if any(each.tags for each in runs) else []
-    rows = [["RUN", "STATE", "START", "PROCESSES", "POINTS", "EVENTS", "SIZE", *named, *tagged, ""]]
-    for each in runs:
-        state = each.problem or ("in use" if each.in_use else "")
-        counts = [f"{count:,}" for count in (each.processes, each.points, each.events)]
-        words = [*([each.name] if named else []), *([", ".join(each.tags)] if tagged else [])]
-        rows.append([each.id, each.ended.brief, time_of(each.start), *counts, size_of(each.size), *words, state])
-    return table(rows, right=range(3, 7))
 
 
 def shown(run: Run) -> str:

@@ -79,7 +79,7 @@ class Filter(NamedTuple):
     def unknown(self, known: Collection[str]) -> str:
         """Return a sentence about the first column that no run has; the empty string where all are known."""
         for name in self.columns:
-            if not any(each in known for each in _meant(name)):
+            if not any(each in known for each in columns_meant(name)):
                 short = dict.fromkeys([*known, *(each.partition(".")[2] for each in known)])
                 near = get_close_matches(name, short, n=1)
                 hint = f": did you mean {near[0]!r}?" if near else ""
@@ -89,10 +89,11 @@ class Filter(NamedTuple):
 
 def value_of(told: Mapping[str, Any], name: str) -> Any:
     """Return a run's value of a column, by its whole name or the part of it behind the dot; None for none."""
-    return next((told[each] for each in _meant(name) if each in told), None)
+    return next((told[each] for each in columns_meant(name) if each in told), None)
 
 
-def _meant(name: str) -> list[str]:
+def columns_meant(name: str) -> list[str]:
+    """Return the columns that a name can stand for, the first one that a run has counts."""
     return [_ALIASES.get(name, name), *(before + name for before in _BEHIND)]
 
 
@@ -207,7 +208,7 @@ def _comparison(column: str, sign: str, value: str, place: int) -> Callable[[Map
 
 def _is_null(told: Mapping[str, Any], name: str) -> bool:
     """Tell whether a configuration or a summary has the key, and None as its value."""
-    return any(each in told for each in _meant(name) if each.startswith(("config.", "summary.")))
+    return any(each in told for each in columns_meant(name) if each.startswith(("config.", "summary.")))
 
 
 def _number(column: str, value: str) -> float | None:

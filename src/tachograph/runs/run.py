@@ -217,9 +217,14 @@ class Run:
     def curves(self, name: str | None = None, *, rank: int | None = None) -> list[Curve]:
         """Return the curves of one metric or of all, by metric, rank and start; a metric without points has none.
 
+        Args:
+            name: ``loss``, or ``eval/loss`` for that of one group only.
+            rank: of one rank only.
+
         Raises:
             LookupError: there is no such metric, or no curve of it in this rank.
         """
+        name, of_group = self._identity(name)
         found = []
         units = stat_units(self._file.rows)
         for number, metric, group, attributes, execution, stream, resource, about in self._file.rows(
@@ -233,6 +238,7 @@ class Run:
                 definition = {**stat_definition(metric, units), **definition}
             place = rank_of(mapping(resource))
             found.append(Curve(metric, group, pairs(attributes), place, execution, stream, definition, number))
+        found = [each for each in found if of_group in (None, each.group)]
         wanted = [each for each in found if name in (None, each.metric) and rank in (None, each.rank)]
         if not wanted and (name is not None or rank is not None):
             raise LookupError(self._missing("curve", name, rank, found))
@@ -371,7 +377,8 @@ class Run:
         Raises:
             LookupError: there is no such metric, or no such series of it in this rank.
         """
-        found = series_of(self._file, name)
+        name, group = self._identity(name)
+        found = [each for each in series_of(self._file, name) if group in (None, each.group)]
         of_kind = [each for each in found if kind in (None, each.kind)]
         wanted = [each for each in of_kind if name in (None, each.name) and rank in (None, each.rank)]
         if not wanted and (name is not None or rank is not None):
@@ -405,8 +412,31 @@ class Run:
 
     def kinds(self, name: str) -> list[Kind]:
         """Return the kinds of a metric, in this order: ``curve``, ``histogram``, ``counter``, ``gauge``."""
-        curves = [*self._file.rows("SELECT 1 FROM curve WHERE metric = ? LIMIT 1", name)]
-        return [*(("curve",) if curves else ()), *kinds_of(series_of(self._file, name), name)]
+        metric, group = self._identity(name)
+        query = "SELECT 1 FROM curve WHERE metric = ?1 AND (?2 IS NULL OR scope = ?2) LIMIT 1"
+        has_curve = [*self._file.rows(query, metric, group)]
+        series = [each for each in series_of(self._file, metric) if group in (None, each.group)]
+        return [*(("curve",) if has_curve else ()), *kinds_of(series, metric or "")]
+
+    def groups(self, metric: str) -> list[str]:
+        """Return the groups that have a curve, or else another series, of a metric, in alphabetical order."""
+        curves = {group for (group,) in self._file.rows("SELECT DISTINCT scope FROM curve WHERE metric = ?", metric)}
+        return sorted(curves or {each.group for each in series_of(self._file, metric)})
+
+    def _identity(self, name: str | None) -> tuple[str | None, str | None]:
+        """Return the metric and the group that a name stands for: ``loss``, or ``eval/loss`` for that of one group."""
+        query = (
+            "SELECT 1 FROM curve WHERE metric = ?1 AND (?2 IS NULL OR scope = ?2)"
+            " UNION ALL SELECT 1 FROM series WHERE name = ?1 AND (?2 IS NULL OR scope = ?2) LIMIT 1"
+        )
+        if name is None or "/" not in name or next(iter(self._file.rows(query, name, None)), None):
+            return name, None
+        slashes = [place for place, letter in enumerate(name) if letter == "/"]
+        for place in reversed(slashes):
+            group, metric = name[:place], name[place + 1 :]
+            if next(iter(self._file.rows(query, metric, group)), None):
+                return metric, group
+        return name, None
 
     def table(
         self, name: str | None = None, *, rank: int | None = None, kind: Kind | None = None

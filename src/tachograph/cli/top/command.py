@@ -1,10 +1,9 @@
-"""``tachograph top``: its command line."""
+"""``tachograph top``."""
 
 from __future__ import annotations
 
 import argparse
 import io
-import math
 import os
 import shutil
 import sys
@@ -12,13 +11,22 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser
+from tachograph.cli.command_line import (
+    FAILED,
+    WRONG_USAGE,
+    Parser,
+    add_run,
+    add_url,
+    duration,
+    fail,
+    parser,
+    stop_output,
+)
 from tachograph.cli.top.choice import SORTS, Choice, WrongFilter, compiled
 from tachograph.cli.top.picture import Picture
 from tachograph.cli.top.source import TOKEN, Asking, Away, HubRefused, RunSource
-from tachograph.identity.environment import clean, text
+from tachograph.identity.environment import clean, store, text
 from tachograph.identity.extra import install_command
-from tachograph.identity.resource import store
 
 DEFAULT_HUB = "http://127.0.0.1:4318"
 HUB = "TACHOGRAPH_HUB"
@@ -28,11 +36,11 @@ _LEAST, _MOST = 0.1, 3600.0
 
 def command(arguments: Sequence[str]) -> int:
     """Show a run, and return the exit code: 1 where it cannot be read now, 2 for wrong usage and unknown runs."""
-    options = _parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     try:
         from rich.text import Text  # noqa: F401 - it is there, or this is not for this machine
     except ModuleNotFoundError:
-        return _fail(f"rich is missing: {install_command('top')}", WRONG_USAGE)
+        return _fail(f"rich is not installed; run: {install_command('top')}", WRONG_USAGE)
     try:
         compiled(options.filter)
     except WrongFilter as error:
@@ -48,7 +56,7 @@ def _source(options: argparse.Namespace) -> RunSource:
     run = clean(options.run or "") or None
     if options.store is not None:
         if options.url is not None:
-            raise ValueError("give a hub's address or --store, not both")
+            raise ValueError("--url and --store exclude each other")
         from tachograph.cli.top.stored import StoredRun
 
         return StoredRun(options.store, run, options.interval)
@@ -80,10 +88,10 @@ def _shown(source: RunSource, options: argparse.Namespace) -> int:
     except HubRefused as error:
         return _fail(str(error), WRONG_USAGE)
     except Away as error:
-        more = "" if options.store else f"; --store {store(os.environ)} shows a run that has ended"
+        more = "" if options.store else f"; for a run that has ended use --store {store(os.environ)}"
         return _fail(f"{error}{more}", FAILED)
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # the border to another version's answers
-        return _fail(f"what {source.where} says is not understood: {type(error).__name__}: {error}", FAILED)
+        return _fail(f"cannot understand the answer of {source.where}: {type(error).__name__}: {error}", FAILED)
     finally:
         source.close()
     return _print(source, picture, choice)
@@ -99,9 +107,8 @@ def _print(source: RunSource, picture: Picture, choice: Choice) -> int:
     try:
         for line in everything(picture, source.where, time.time_ns(), width, choice):
             console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
-    except BrokenPipeError:  # the reader has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+    except BrokenPipeError:
+        return stop_output()
     return 0
 
 
@@ -117,36 +124,39 @@ def _fail(why: str, code: int) -> int:
     return fail("top", printable(why, 1000), code)
 
 
-def _parser() -> argparse.ArgumentParser:
-    made = parser(
+def build_parser() -> Parser:
+    """Return the parser of the command."""
+    built = parser(
         "top",
-        "Show a run in this terminal, live: progress, metrics, functions, events, and what was lost.",
-        f"Beyond loopback a hub wants its token: set {TOKEN}.",
+        "Watch a run in the terminal: faults, progress, metrics, functions, events and losses. Press q to quit.",
+        f"{TOKEN} has the token of a hub on another machine.",
     )
-    add = made.add_argument
-    add("url", nargs="?", metavar="URL", help=f"of the hub (default: {HUB}, else {DEFAULT_HUB})")
-    add("--run", metavar="ID", help="the run's id (default: the hub's own, else the newest)")
-    add("--store", type=Path, metavar="DIR", help="read from this store instead: no hub is needed")
-    add("--ranks", action="store_true", help="a row for each rank of a metric (r changes it)")
-    add("--sort", choices=SORTS, default=SORTS[0], help="order of the metrics (s changes it; default: as charted)")
+    add = built.add_argument
+    add_run(built, default="the hub's run, else the newest")
+    add_url(built, f"The address of the hub (default: {HUB}, or {DEFAULT_HUB})")
+    add("--store", type=Path, metavar="DIR", help="Read from this store instead of a hub")
+    add("--ranks", action="store_true", help="Show one row per rank of a metric (toggle with r)")
+    add(
+        "--sort",
+        choices=SORTS,
+        default=SORTS[0],
+        help="The order of the metrics (change it with s; default: %(default)s)",
+    )
     add(
         "--filter",
         metavar="TEXT",
         default="",
-        help="only metrics and functions with this in their names: a text, or a regular expression (/ changes it)",
+        help="Only metrics and functions whose names match a text or regular expression (change it with /)",
     )
-    add("--once", action="store_true", help="print it once, as where there is no terminal")
+    add("--once", action="store_true", help="Print once and exit, as without a terminal")
     add(
-        "--interval", type=_seconds, default=2.0, metavar="S", help="seconds between two drawings (default %(default)g)"
+        "--interval", type=_interval, default=2.0, metavar="DURATION", help="The time between two updates (default: 2s)"
     )
-    return made
+    return built
 
 
-def _seconds(given: str) -> float:
-    try:
-        found = float(given)
-    except ValueError:
-        found = math.nan
-    if not _LEAST <= found <= _MOST:
-        raise argparse.ArgumentTypeError(f"seconds are a number from {_LEAST:g} to {_MOST:g}, not {given!r:.100}")
-    return found
+def _interval(value: str) -> float:
+    seconds = duration(value)
+    if not _LEAST <= seconds <= _MOST:
+        raise argparse.ArgumentTypeError(f"expected a duration from {_LEAST:g}s to {_MOST:g}s, not {value!r:.100}")
+    return seconds

@@ -1,4 +1,4 @@
-"""``tachograph replay``: a spool, a JSON-lines file or an exported run, to any exporter."""
+"""``tachograph resend``: a spool, a JSON-lines file or an exported run, to any exporter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from receivers import receiving
 from scripted import scripted
 from servers import free_port, influxdb1, influxql
 from tachograph.cli import main
-from tachograph.cli.replaying import recording
+from tachograph.cli.resend import recording
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.jsonl import JsonLines
 from tachograph.exporters.otlp.logs import log_requests
@@ -74,11 +74,11 @@ def test_a_spool_arrives_in_influxdb(tmp_path: Path, capsys: pytest.CaptureFixtu
     """Every point of a folder's files arrives; nothing is deleted."""
     folder = spooled(tmp_path / "spool")
     with influxdb1(tmp_path / "data") as base:
-        assert main(["replay", str(folder), "--to", "influxdb", "--host", base]) == 0
+        assert main(["resend", str(folder), "--to", "influxdb", "--url", base]) == 0
         (series,) = influxql(base, 'SELECT COUNT("loss"), COUNT("s") FROM "train"')
         assert series["values"] == [[0, 100, 100]]
     said = capsys.readouterr()
-    assert "100 events of 1 files sent" in said.err
+    assert "sent 100 events from 1 file" in said.err
     assert said.out == ""
     assert len(list(folder.iterdir())) == 1
 
@@ -87,7 +87,7 @@ def test_files_are_deleted_where_that_is_asked_for(tmp_path: Path) -> None:
     """With --delete a file goes once everything in it has arrived."""
     folder = as_before(tmp_path / "spool")
     out = tmp_path / "out.jsonl"
-    assert main(["replay", str(folder), "--to", "jsonl", "--output", str(out), "--delete"]) == 0
+    assert main(["resend", str(folder), "--to", "jsonl", "--output", str(out), "--delete"]) == 0
     assert list(folder.iterdir()) == []
     found = programs.events(out)
     assert [int(each["attributes"]["tachograph.seq"]) for each in found] == list(range(100))
@@ -97,9 +97,9 @@ def test_files_are_deleted_where_that_is_asked_for(tmp_path: Path) -> None:
 def test_nothing_is_deleted_that_did_not_arrive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where nobody takes the points the exit code is 1, a line says so, and the file stays."""
     folder = spooled(tmp_path / "spool", 0, 3)
-    line = ["replay", str(folder), "--to", "influxdb", "--host", f"http://127.0.0.1:{free_port()}"]
+    line = ["resend", str(folder), "--to", "influxdb", "--url", f"http://127.0.0.1:{free_port()}"]
     assert main([*line, "--delete", "--timeout", "0.5"]) == 1
-    assert "not everything has arrived" in capsys.readouterr().err
+    assert "not everything arrived" in capsys.readouterr().err
     assert len(list(folder.iterdir())) == 1
 
 
@@ -115,7 +115,7 @@ def test_what_the_exporter_jsonl_wrote_is_replayed(tmp_path: Path) -> None:
     """
     assert programs.run(tmp_path, program).returncode == 0
     out = tmp_path / "out.jsonl"
-    assert main(["replay", str(journal), "--to", "jsonl", "--output", str(out)]) == 0
+    assert main(["resend", str(journal), "--to", "jsonl", "--output", str(out)]) == 0
     points = [each["attributes"] for each in programs.events(out) if each["eventName"] == "tachograph.metric"]
     assert [point["x"] for point in points] == [0.0, 1.0, 2.0]
     assert math.isnan(points[1]["value"])
@@ -135,13 +135,13 @@ def test_an_exported_run_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixtu
     file = tmp_path / "run.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     out = tmp_path / "out.jsonl"
-    assert main(["replay", str(file), "--to", "jsonl", "--output", str(out)]) == 1
+    assert main(["resend", str(file), "--to", "jsonl", "--output", str(out)]) == 1
     first, second = programs.events(out)
     assert (first["eventName"], second["eventName"]) == ("tachograph.metric", "saved")
     assert math.isnan(first["attributes"]["value"])
     said = capsys.readouterr().err
-    assert "1 lines cannot be read" in said
-    assert "1 metrics, spans and definitions left out" in said
+    assert "1 lines are unreadable" in said
+    assert "skipped 1 metrics, spans and definitions" in said
 
 
 @pytest.mark.parametrize("inside", ["resourceMetrics", "resourceLogs"])
@@ -152,14 +152,14 @@ def test_a_line_that_is_nested_too_deeply_is_said(
     event = {"kind": "event", "rank": None, "name": "saved", "time_unix_nano": 1, "attributes": {}, "seq": 2}
     (tmp_path / "run.jsonl").write_text(f'{{"{inside}":[' * 100_000 + "\n" + json.dumps(event) + "\n")
     out = tmp_path / "out.jsonl"
-    assert main(["replay", str(tmp_path / "run.jsonl"), "--to", "jsonl", "--output", str(out)]) == 1
+    assert main(["resend", str(tmp_path / "run.jsonl"), "--to", "jsonl", "--output", str(out)]) == 1
     assert [each["eventName"] for each in programs.events(out)] == ["saved"]
-    assert "1 lines cannot be read" in capsys.readouterr().err
+    assert "1 lines are unreadable" in capsys.readouterr().err
 
 
 def test_the_console_shows_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """--to console prints a line for each event."""
-    assert main(["replay", str(as_before(tmp_path / "spool", 0, 3)), "--to", "console"]) == 0
+    assert main(["resend", str(as_before(tmp_path / "spool", 0, 3)), "--to", "console"]) == 0
     assert capfd.readouterr().out.count("tachograph.point") == 3
 
 
@@ -167,10 +167,10 @@ def test_a_spool_of_an_earlier_version_arrives_in_influxdb(tmp_path: Path, capsy
     """What an earlier version has left is sent, but for what had arrived already."""
     file = leave_as_before(tmp_path / "spool" / "1.jsonl", events(0, 100), _WHO, arrived=40)
     with influxdb1(tmp_path / "data") as base:
-        assert main(["replay", str(file), "--to", "influxdb", "--host", base, "--delete"]) == 0
+        assert main(["resend", str(file), "--to", "influxdb", "--url", base, "--delete"]) == 0
         (series,) = influxql(base, 'SELECT COUNT("n") FROM "train"')
     assert series["values"][0][1] == 60
-    assert "60 events of 1 files sent, 40 left out" in capsys.readouterr().err
+    assert "sent 60 events from 1 file, skipped 40 that" in capsys.readouterr().err
     assert not file.exists()
 
 
@@ -185,7 +185,7 @@ def test_a_spool_of_otlp_is_sent_as_it_is(tmp_path: Path) -> None:
     spool.close()
     with receiving() as there:
         base = there.url.removesuffix("/v1/metrics")
-        assert main(["replay", str(tmp_path / "spool"), "--to", "otlp", "--endpoint", base, "--delete"]) == 0
+        assert main(["resend", str(tmp_path / "spool"), "--to", "otlp", "--url", base, "--delete"]) == 0
         assert [(path, body) for path, _, body in there.requests] == [
             ("/v1/logs", b"l1"),
             ("/v1/metrics", b"m2"),
@@ -219,7 +219,7 @@ def test_packed_points_are_a_record_each_for_a_foreign_receiver(tmp_path: Path) 
     folder = curves_spooled(tmp_path / "spool")
     with receiving() as there:
         base = there.url.removesuffix("/v1/metrics")
-        assert main(["replay", str(folder), "--to", "otlp", "--endpoint", base, "--delete"]) == 0
+        assert main(["resend", str(folder), "--to", "otlp", "--url", base, "--delete"]) == 0
         bodies = {
             path: [body for at, _, body in there.requests if at == path and body] for path, _, _ in there.requests
         }
@@ -256,7 +256,7 @@ def test_a_hub_of_ours_gets_packed_points_as_they_are(tmp_path: Path) -> None:
 
     with serving(tmp_path / "hub", kind=lambda store: Keeping(store, run="run")) as hub:
         for _ in range(2):
-            assert main(["replay", str(folder), "--to", "otlp", "--endpoint", hub.url]) == 0
+            assert main(["resend", str(folder), "--to", "otlp", "--url", hub.url]) == 0
             assert sorted(taken) == sorted(["checkpoint", "tachograph.points", "tachograph.points", *_PRIVATE])
             taken.clear()
     found = tachograph.runs.open("run", tmp_path / "hub")
@@ -291,7 +291,7 @@ def test_private_records_of_lines_leave_for_a_hub_of_ours_alone(tmp_path: Path, 
     assert b"secret" in file.read_bytes()
     with receiving() as there:
         base = there.url.removesuffix("/v1/metrics")
-        assert main(["replay", str(file), "--to", "otlp", "--endpoint", base]) == 0
+        assert main(["resend", str(file), "--to", "otlp", "--url", base]) == 0
         got = b"".join(body for _, _, body in there.requests)
     assert b"epoch" in got
     assert [name for name in _PRIVATE if name.encode() in got] == []
@@ -304,7 +304,7 @@ def test_private_records_of_lines_arrive_at_a_hub_of_ours(tmp_path: Path, write:
     write(file)
     with serving(tmp_path / "hub", kind=lambda store: Hub(store, run="run")) as hub:
         for _ in range(2):
-            assert main(["replay", str(file), "--to", "otlp", "--endpoint", hub.url]) == 0
+            assert main(["resend", str(file), "--to", "otlp", "--url", hub.url]) == 0
     found = tachograph.runs.open("run", tmp_path / "hub")
     ((_, _, failed),) = found.calls
     assert [(each.rank, each.error, each.message) for each in failed] == [(1, "ValueError", "secret")]
@@ -326,7 +326,7 @@ def test_what_a_receiver_has_taken_is_not_sent_again(tmp_path: Path) -> None:
 
     The rest is what it has handed over since it last noted what has arrived: after each 64.
     """
-    line = ["replay", str(_numbered(tmp_path / "spool")), "--to", "otlp", "--delete", "--timeout", "3", "--endpoint"]
+    line = ["resend", str(_numbered(tmp_path / "spool")), "--to", "otlp", "--delete", "--timeout", "3", "--url"]
     with scripted(["takes", "busy", "takes", "reset", "away", *["takes"] * 71, *["away"] * 1000]) as there:
         assert main([*line, there.url]) == 1
     assert there.numbers == [0, 1, 2, *range(2, 73)]
@@ -339,7 +339,7 @@ def test_what_a_receiver_has_taken_is_not_sent_again(tmp_path: Path) -> None:
 
 def test_what_was_refused_is_there_for_the_next_replay(tmp_path: Path) -> None:
     """A wrong path, or a wrong token, costs nothing: what a receiver has refused counts as arrived by no replay."""
-    line = ["replay", str(_numbered(tmp_path / "spool")), "--to", "otlp", "--delete", "--endpoint"]
+    line = ["resend", str(_numbered(tmp_path / "spool")), "--to", "otlp", "--delete", "--url"]
     with scripted(["refuses"] * 100) as there:
         assert main([*line, there.url]) == 1
     with scripted() as there:
@@ -361,10 +361,10 @@ def test_a_spool_goes_where_it_was_meant_for(
     spool = Spool(tmp_path / "spool", 2**30)
     spool.append(SpoolRecord(kind, b"x", 1))
     spool.close()
-    assert main(["replay", str(tmp_path / "spool"), "--to", to, "--delete"]) == 1
+    assert main(["resend", str(tmp_path / "spool"), "--to", to, "--delete"]) == 1
     assert said in capsys.readouterr().err
     as_before(tmp_path / "spool", 0, 3)
-    assert main(["replay", str(tmp_path / "spool"), "--to", to, "--delete"]) == 0
+    assert main(["resend", str(tmp_path / "spool"), "--to", to, "--delete"]) == 0
     assert [path.suffix for path in (tmp_path / "spool").iterdir()] == [".spool"]
 
 
@@ -372,8 +372,8 @@ def test_a_file_in_use_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixtu
     """What a living process sends itself is not sent twice."""
     spool = Spool(tmp_path / "spool", 2**30)
     leave(spool, [event(1)])
-    assert main(["replay", str(tmp_path / "spool"), "--to", "console"]) == 1
-    assert "a running process uses it" in capsys.readouterr().err
+    assert main(["resend", str(tmp_path / "spool"), "--to", "console"]) == 1
+    assert "in use by a running process" in capsys.readouterr().err
     spool.close()
 
 
@@ -381,11 +381,11 @@ def test_a_file_in_use_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixtu
     ("more", "why"),
     [
         (["missing", "--to", "console"], "No such file"),
-        ([".", "--to", "console"], "there are no *.spool or *.jsonl files"),
+        ([".", "--to", "console"], "no *.spool or *.jsonl files"),
         (["spool", "--to", "influxdb"], "INFLUXDB_HOST"),
-        (["spool", "--to", "influxdb", "--host", "h", "--port", "x"], "port"),
+        (["spool", "--to", "influxdb", "--url", "http://h:x"], "Port"),
         (["spool", "--to", "jsonl"], "--output"),
-        (["spool", "--to", "otlp", "--endpoint", "nonsense"], "URL"),
+        (["spool", "--to", "otlp", "--url", "nonsense"], "URL"),
     ],
 )
 def test_wrong_usage_is_said(
@@ -396,7 +396,7 @@ def test_wrong_usage_is_said(
     monkeypatch.chdir(tmp_path / "empty" if more[0] == "." else tmp_path)
     if more[0] == "spool":
         spooled(tmp_path / "spool", 0, 1)
-    assert main(["replay", *more]) == 2
+    assert main(["resend", *more]) == 2
     said = capsys.readouterr().err
     assert why in said
     assert len(said.splitlines()) == 1
@@ -417,7 +417,7 @@ def test_each_point_says_who_recorded_it(tmp_path: Path) -> None:
     """Points of several ranks in one file arrive with the rank of each."""
     file = _exported(tmp_path / "run.jsonl", [(at % 3, float(at % 3)) for at in range(300)])
     with influxdb1(tmp_path / "data") as base:
-        assert main(["replay", str(file), "--to", "influxdb", "--host", base]) == 0
+        assert main(["resend", str(file), "--to", "influxdb", "--url", base]) == 0
         (series,) = influxql(base, 'SELECT "value", "dl.rank" FROM "g/loss"')
     assert [(int(value), int(rank)) for _, value, rank in series["values"]] == [(at % 3,) * 2 for at in range(300)]
 
@@ -430,14 +430,14 @@ def test_what_is_refused_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFix
     first = _exported(folder / "a.jsonl", values)
     second = _exported(folder / "b.jsonl", [(1, 0.5)] * 10)
     with influxdb1(tmp_path / "data") as base:
-        line = ["replay", str(folder), "--to", "influxdb", "--host", base, "--delete", "--timeout", "20"]
+        line = ["resend", str(folder), "--to", "influxdb", "--url", base, "--delete", "--timeout", "20"]
         assert main(line) == 1
         (series,) = influxql(base, 'SELECT COUNT("value") FROM "g/loss"')
         assert series["values"][0][1] == 308
     said = capsys.readouterr().err
-    assert f"{first}: not taken were 2 rejected, the others were sent" in said
+    assert f"{first}: the receiver rejected 2 rejected, everything else was sent" in said
     assert "not everything" not in said
-    assert "310 events of 2 files" in said
+    assert "310 events from 2 files" in said
     assert first.exists()
     assert not second.exists()
 
@@ -446,11 +446,11 @@ def test_what_cannot_be_encoded_stops_nothing(tmp_path: Path, capsys: pytest.Cap
     """A point that line protocol has no line for is said, too, though the server never saw it."""
     leave_as_before(tmp_path / "spool" / "1.jsonl", [event(0), event(1, measurement="#train"), event(2)])
     with influxdb1(tmp_path / "data") as base:
-        line = ["replay", str(tmp_path / "spool"), "--to", "influxdb", "--host", base, "--delete"]
+        line = ["resend", str(tmp_path / "spool"), "--to", "influxdb", "--url", base, "--delete"]
         assert main(line) == 1
         (series,) = influxql(base, 'SELECT COUNT("n") FROM "train"')
         assert series["values"][0][1] == 2
-    assert "not taken were 1 encoding" in capsys.readouterr().err
+    assert "the receiver rejected 1 encoding" in capsys.readouterr().err
     assert len(list((tmp_path / "spool").iterdir())) == 1
 
 
@@ -460,7 +460,7 @@ def test_a_switched_off_sdk_hides_no_loss(
     """OTEL_SDK_DISABLED is for programs that record: what is replayed is counted all the same."""
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     folder = as_before(tmp_path / "spool", 0, 3)
-    line = ["replay", str(folder), "--to", "jsonl", "--output", "/dev/full", "--delete"]
+    line = ["resend", str(folder), "--to", "jsonl", "--output", "/dev/full", "--delete"]
     assert main(line) == 1
     assert "rejected" in capsys.readouterr().err
     assert len(list(folder.iterdir())) == 1
@@ -472,7 +472,7 @@ def test_what_a_running_process_appends_to_is_not_deleted(tmp_path: Path) -> Non
         import subprocess, sys, tachograph
 
         def replay(*more):
-            line = [sys.executable, "-m", "tachograph", "replay", "live.jsonl", "--to", "jsonl", "--output", *more]
+            line = [sys.executable, "-m", "tachograph", "resend", "live.jsonl", "--to", "jsonl", "--output", *more]
             return subprocess.run(line, capture_output=True, text=True)
 
         with tachograph.start(metrics="none", traces="none", logs="jsonl", jsonl="live.jsonl") as pipeline:
@@ -480,7 +480,7 @@ def test_what_a_running_process_appends_to_is_not_deleted(tmp_path: Path) -> Non
             logger.log("m", {}, {"x": 1})
             assert pipeline.flush()
             done = replay("deleted.jsonl", "--delete")
-            assert done.returncode == 1 and "a running process uses it" in done.stderr, done.stderr
+            assert done.returncode == 1 and "in use by a running process" in done.stderr, done.stderr
             assert replay("read.jsonl").returncode == 0
             logger.log("m", {}, {"x": 2})
         assert replay("all.jsonl", "--delete").returncode == 0
@@ -520,7 +520,7 @@ def test_a_file_that_cannot_be_deleted_is_said(
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "unlink", unlink)
-    assert main(["replay", str(folder), "--to", "console", "--delete"]) == 1
+    assert main(["resend", str(folder), "--to", "console", "--delete"]) == 1
     said = capsys.readouterr().err
     assert said.count("cannot be deleted: Permission denied") == 2
-    assert "6 events of 2 files sent" in said
+    assert "sent 6 events from 2 files" in said

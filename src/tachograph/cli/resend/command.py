@@ -1,8 +1,9 @@
-"""``tachograph replay``: its command line."""
+"""``tachograph resend``: send spooled requests and JSON lines again."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -12,14 +13,25 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tachograph.cli._command_line import FAILED, WRONG_USAGE, add_influxdb, fail, influxdb, parser, reason, seconds
+from tachograph.cli.command_line import (
+    FAILED,
+    WRONG_USAGE,
+    Parser,
+    add_store,
+    add_url,
+    fail,
+    parser,
+    positive_duration,
+    reason,
+)
+from tachograph.identity.environment import store
 from tachograph.recording.journal import LOG
 from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
 from tachograph.recording.pulse_source import PULSE
 from tachograph.runs.recorded import CALLS, FAILURE
 
 if TYPE_CHECKING:
-    from tachograph.cli.replaying.recording import RecordedFile, RecordedPart, RefusedCount
+    from tachograph.cli.resend.recording import RecordedFile, RecordedPart, RefusedCount
     from tachograph.pipeline import Destination
     from tachograph.recording.journal import LogEvent
     from tachograph.recording.registry import Registry
@@ -33,33 +45,66 @@ _REPORT_EVERY = 0.2
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Send the contents of files, and return the exit code: 1 where a part was not delivered, 2 for wrong usage."""
-    options = _parser().parse_args(arguments)
-    from tachograph.cli.replaying.recording import RefusedCount, files
+    """Send the contents of files, and return the exit code: 1 if a part was not delivered, 2 for wrong usage."""
+    options = build_parser().parse_args(arguments)
+    from tachograph.cli.resend.recording import files
+
+    given = options.paths or [(options.store or store(os.environ)) / "spool"]
+    if not options.paths and not given[0].exists():
+        sys.stderr.write(f"tachograph resend: nothing to send, {given[0]} does not exist\n")
+        return 0
+    try:
+        paths = files(given)
+    except OSError as error:
+        return fail("resend", reason(error), WRONG_USAGE)
+    if not paths and not options.paths:
+        sys.stderr.write(f"tachograph resend: nothing to send, {given[0]} is empty\n")
+        return 0
+    if not paths:
+        return fail("resend", f"no *.spool or *.jsonl files in {', '.join(map(str, given))}", WRONG_USAGE)
+    codes = [_resend(options, name, paths_of) for name, paths_of in _by_destination(options.to, paths).items()]
+    return max(codes)
+
+
+def _by_destination(chosen: str | None, paths: Sequence[Path]) -> dict[str, list[Path]]:
+    """Return the files by the name of their destination: the chosen one, else what each file was written for."""
+    from tachograph.cli.resend.recording import RecordedFile
+
+    if chosen is not None:
+        return {chosen: list(paths)}
+    grouped: dict[str, list[Path]] = {}
+    for path in paths:
+        try:
+            with contextlib.closing(RecordedFile(path)) as recorded:
+                name = "influxdb" if recorded.kind == "lines" else "otlp"
+        except OSError:  # reported when it is sent
+            name = "otlp"
+        grouped.setdefault(name, []).append(path)
+    return grouped
+
+
+def _resend(options: argparse.Namespace, name: str, paths: Sequence[Path]) -> int:
+    """Send files to one destination, and return the exit code."""
+    from tachograph.cli.resend.recording import RefusedCount
     from tachograph.recording.registry import Registry
 
     registry = Registry(enabled=True)  # losses are read from it
     try:
-        paths = files(options.paths)
-        destination = _destination(options, registry)
+        destination = _destination(options, name, registry)
     except (ValueError, TypeError, ModuleNotFoundError, OSError) as error:
-        return fail("replay", reason(error), WRONG_USAGE)
-    if not paths:
-        return fail(
-            "replay", f"there are no *.spool or *.jsonl files in {', '.join(map(str, options.paths))}", WRONG_USAGE
-        )
-    replay = _Replay(destination, RefusedCount(registry), options.timeout, delete=options.delete)
+        return fail("resend", reason(error), WRONG_USAGE)
+    sender = _Sender(destination, RefusedCount(registry), options.timeout, delete=options.delete)
     try:
         for path in paths:
-            if not replay.file(path):
+            if not sender.file(path):
                 break
     finally:
-        destination.close(options.timeout if replay.good else 0.0)
-    return replay.end()
+        destination.close(options.timeout if sender.good else 0.0)
+    return sender.end()
 
 
-class _Replay:
-    """One run of the command.
+class _Sender:
+    """Sends files to one destination, and prints the progress.
 
     Attributes:
         good: whether everything has arrived so far.
@@ -75,28 +120,28 @@ class _Replay:
 
     def file(self, path: Path) -> bool:
         """Send a file; False where going on has no point."""
-        from tachograph.cli.replaying.recording import RecordedFile
+        from tachograph.cli.resend.recording import RecordedFile
 
         try:
             recording = RecordedFile(path, alone=self._delete)
         except BlockingIOError:
-            what = "it is neither sent nor deleted" if self._delete else "and sends what it holds itself"
-            return self._bad(f"{path}: a running process uses it, {what}")
+            outcome = "neither sent nor deleted" if self._delete else "not sent, that process sends it"
+            return self._bad(f"{path}: in use by a running process, {outcome}")
         except OSError as error:
             return self._bad(f"{path}: {error.strerror}")
         try:
             if recording.kind and recording.kind not in self._takes:
                 where = "InfluxDB (--to influxdb)" if recording.kind == "lines" else "OTLP (--to otlp)"
-                self._say(f"{path}: left out, it holds what is meant for {where}")
+                self._say(f"{path}: skipped, its contents are for {where}")
                 return True
             stopped = self._send(recording)
             found = [stopped] if stopped else []
             if refused := self._losses.refused():
-                found.append(f"not taken were {refused}")
+                found.append(f"the receiver rejected {refused}")
             if recording.damaged:
-                found.append(f"{recording.damaged} lines cannot be read")
+                found.append(f"{recording.damaged} lines are unreadable")
             if found:
-                rest = "nothing more is sent" if stopped else "the others were sent"
+                rest = "stopped sending" if stopped else "everything else was sent"
                 self._bad(f"{path}: {', '.join(found)}, {rest}")
             elif self._delete:
                 self._remove(recording)
@@ -112,7 +157,7 @@ class _Replay:
         try:
             recording.remove()
         except OSError as error:
-            self._bad(f"{recording.path}: it was sent, but cannot be deleted: {error.strerror}")
+            self._bad(f"{recording.path}: sent, but it cannot be deleted: {error.strerror}")
 
     def _send(self, recording: RecordedFile) -> str:
         """Send the contents of a file; return the reason to stop, or an empty string."""
@@ -123,9 +168,9 @@ class _Replay:
             began = time.monotonic()
             arrived = self._destination.flush(self._timeout)
             if lost := self._losses.others():
-                return f"not everything has arrived ({lost})"
+                return f"not everything arrived ({lost})"
             if not arrived and time.monotonic() - began >= self._timeout:
-                return f"not everything has arrived within {self._timeout:g} s"
+                return f"not everything arrived within {self._timeout:g} s"
             if not self._losses.is_refused():  # else that is left for the next replay, with what follows
                 recording.accept(some[-1].end)
             self._report()
@@ -190,17 +235,18 @@ class _Replay:
         return True
 
     def _say(self, message: str) -> None:
-        sys.stderr.write(f"{self._line()}tachograph replay: {message}\n")
+        sys.stderr.write(f"{self._line()}tachograph resend: {message}\n")
 
     def _line(self) -> str:
         return "\r\x1b[K" if self._terminal and self._reported else ""
 
     def end(self) -> int:
         """Say the result, and return the exit code."""
-        skipped = f", {self._skipped:,} metrics, spans and definitions left out" if self._skipped else ""
-        arrived = f", {self._arrived:,} left out that their server has acknowledged" if self._arrived else ""
+        skipped = f", skipped {self._skipped:,} metrics, spans and definitions" if self._skipped else ""
+        arrived = f", skipped {self._arrived:,} that the server already has" if self._arrived else ""
+        files = f"{self._files} file{'s' * (self._files != 1)}"
         sys.stderr.write(
-            f"{self._line()}tachograph replay: {self._sent:,} events of {self._files} files sent{arrived}{skipped}\n"
+            f"{self._line()}tachograph resend: sent {self._sent:,} events from {files}{arrived}{skipped}\n"
         )
         return 0 if self.good and self._files else FAILED
 
@@ -218,56 +264,57 @@ def _requests_of(destination: Destination) -> dict[str, Callable[[bytes, int], N
     return {}
 
 
-def _destination(options: argparse.Namespace, registry: Registry) -> Destination:
+def _destination(options: argparse.Namespace, name: str, registry: Registry) -> Destination:
     from tachograph.recording.gil_yield import GilYield
 
     rests = GilYield(float("inf"))  # no training is disturbed
-    if options.to == "influxdb":
+    if name == "influxdb":
         from tachograph.exporters.influxdb import InfluxDB
         from tachograph.logger.influx_target import InfluxTarget
 
-        target = InfluxTarget.read(os.environ, **influxdb(options), batch_size=_AT_ONCE)
+        server = {"host": options.url, "database": options.database, "org": options.org}
+        target = InfluxTarget.read(os.environ, **server, batch_size=_AT_ONCE)
         if target is None:
-            raise ValueError("--host or INFLUXDB_HOST must say where InfluxDB listens")
+            raise ValueError("set --url or INFLUXDB_HOST to the address of InfluxDB")
         return InfluxDB(target, registry, spool_limit=0, pace=rests)
-    if options.to == "console":
+    if name == "console":
         from tachograph.exporters.console import Console
 
         return Console(registry)
-    if options.to == "jsonl":
+    if name == "jsonl":
         from tachograph.exporters.jsonl import JsonLines
 
         if options.output is None:
-            raise ValueError("--output must name the file that 'jsonl' writes")
+            raise ValueError("--to jsonl needs --output FILE")
         return JsonLines(options.output, registry, pace=rests)
     from tachograph.exporters.otlp.exporter import OtlpExporter
     from tachograph.exporters.otlp.settings import SIGNALS, read_otlp_settings
 
     return OtlpExporter(
-        {signal: read_otlp_settings(signal, os.environ, endpoint=options.endpoint) for signal in SIGNALS},
+        {signal: read_otlp_settings(signal, os.environ, endpoint=options.url) for signal in SIGNALS},
         registry,
         pace=rests,
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    made = parser(
-        "replay",
-        "Send what files hold to an exporter: what a spool keeps for InfluxDB or OTLP, the events of the exporter "
-        "'jsonl' or of 'tachograph export --format jsonl'. Nothing is deleted unless it is asked for.",
+def build_parser() -> Parser:
+    """Return the parser of the command."""
+    built = parser(
+        "resend",
+        "Send telemetry from files again: spools of InfluxDB lines or OTLP requests, and JSON lines of the exporter "
+        "'jsonl' or of 'tachograph runs export --format jsonl'. Nothing is deleted without --delete.",
     )
-    add = made.add_argument
-    add(
-        "paths",
-        nargs="+",
-        type=Path,
-        metavar="FILE|FOLDER",
-        help="a folder stands for the *.spool and *.jsonl files in it",
-    )
-    add("--to", required=True, choices=["influxdb", "otlp", "console", "jsonl"], help="the exporter")
-    add("--delete", action="store_true", help="delete each file once everything in it has arrived")
-    add("--timeout", type=seconds, default=60.0, metavar="SECONDS", help="to wait for an answer (default 60)")
-    add_influxdb(made)
-    add("--endpoint", metavar="URL", help="of OTLP (default: OTEL_EXPORTER_OTLP_ENDPOINT)")
-    add("--output", type=Path, metavar="FILE", help="the file that 'jsonl' appends to")
-    return made
+    add = built.add_argument
+    paths = "Files, or folders with *.spool and *.jsonl files (default: the spools of the store)"
+    add("paths", nargs="*", type=Path, metavar="FILE|FOLDER", help=paths)
+    to = "The destination (default: InfluxDB for its lines, OTLP for everything else)"
+    add("--to", choices=["influxdb", "otlp", "console", "jsonl"], help=to)
+    add_url(built, "The address of the receiver (default: OTEL_EXPORTER_OTLP_ENDPOINT, or INFLUXDB_HOST)")
+    add("--database", help="The InfluxDB database or bucket (default: INFLUXDB_DATABASE)")
+    add("--org", help="The InfluxDB organization (default: INFLUXDB_ORG)")
+    add("-o", "--output", type=Path, metavar="FILE", help="The file that --to jsonl appends to")
+    add("--delete", action="store_true", help="Delete each file after everything in it has been accepted")
+    timeout = "How long to wait for an answer (default: 60s)"
+    add("--timeout", type=positive_duration, default=60.0, metavar="DURATION", help=timeout)
+    add_store(built, "The folder with the store")
+    return built

@@ -1,18 +1,17 @@
-"""``tachograph export``: its command line."""
+"""``tachograph runs export``."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import io
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser, reason
+from tachograph.cli.command_line import FAILED, WRONG_USAGE, Parser, add_store, fail, parser, reason, stop_output
 from tachograph.runs.catalogue import opened
 from tachograph.runs.export import lines, lines_of, write_csv, write_jsonl
 from tachograph.runs.parquet import WriteParquet, parquet_writer
@@ -31,7 +30,7 @@ class _Table(NamedTuple):
 
 def command(arguments: Sequence[str]) -> int:
     """Write runs, and return the exit code: 1 where a part of one could not be read, 2 for wrong usage."""
-    options = _parser().parse_intermixed_args(arguments)  # runs before and behind the options
+    options = build_parser().parse_intermixed_args(arguments)  # runs before and behind the options
     return _log_folders(options) if options.format == "tensorboard" else _rows(options)
 
 
@@ -42,20 +41,19 @@ def _rows(options: argparse.Namespace) -> int:
         tables = _tables(runs, list(dict.fromkeys(options.metric or [None])), options.kind)
         parquet = parquet_writer() if options.format == "parquet" else None
     except (LookupError, OSError, ImportError) as error:
-        return fail("export", reason(error), WRONG_USAGE)
+        return fail("runs export", reason(error), WRONG_USAGE)
     if options.format != "jsonl" and len({table.columns for table in tables}) > 1:
         why = "these metrics have different columns: export them apart, with --kind, or as --format jsonl"
-        return fail("export", why, WRONG_USAGE)
+        return fail("runs export", why, WRONG_USAGE)
     if parquet and options.output is None and sys.stdout.isatty():
-        return fail("export", "--output must name the file: a terminal cannot show Parquet", WRONG_USAGE)
+        return fail("runs export", "--output must name the file: a terminal cannot show Parquet", WRONG_USAGE)
     try:
         with _output(options.output) as out:
             _write(tables, out, options, parquet)
-    except BrokenPipeError:  # the reader has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+    except BrokenPipeError:
+        return stop_output()
     except OSError as error:
-        return fail("export", reason(error), FAILED)
+        return fail("runs export", reason(error), FAILED)
     return _say_damage(runs)
 
 
@@ -63,29 +61,29 @@ def _say_damage(runs: Sequence[Run]) -> int:
     """Say of runs which are damaged; return the exit code."""
     for run in (damaged := [run for run in runs if run.damage]):
         more = f" (and {len(run.damage) - 1} more)" if len(run.damage) > 1 else ""
-        fail("export", f"{run.path} is damaged, what can be read is exported: {run.damage[0]}{more}", FAILED)
+        fail("runs export", f"{run.path} is damaged, what can be read is exported: {run.damage[0]}{more}", FAILED)
     return FAILED if damaged else 0
 
 
 def _log_folders(options: argparse.Namespace) -> int:
     """Write each run into a folder of its own, as TensorBoard keeps them; return the exit code."""
-    from tachograph.cli._log_folder import write_log_folder
+    from tachograph.cli.runs._log_folder import write_log_folder
 
     if options.output is None:
-        return fail("export", "--output must name the folder for TensorBoard: its --logdir", WRONG_USAGE)
+        return fail("runs export", "--output must name the folder for TensorBoard: its --logdir", WRONG_USAGE)
     if options.kind not in (None, "curve"):
-        return fail("export", f"TensorBoard's files have no {options.kind}s: leave out --kind", WRONG_USAGE)
+        return fail("runs export", f"TensorBoard's files have no {options.kind}s: leave out --kind", WRONG_USAGE)
     try:
         runs = [opened(name, options.store) for name in dict.fromkeys(options.run)]
         names = list(dict.fromkeys(options.metric or [None]))
         _tables(runs, names, "curve" if options.metric else None)  # says which metrics are missing
     except (LookupError, OSError) as error:
-        return fail("export", reason(error), WRONG_USAGE)
+        return fail("runs export", reason(error), WRONG_USAGE)
     try:
         for run in runs:
             write_log_folder(run, options.output, options.metric)
     except OSError as error:
-        return fail("export", reason(error), FAILED)
+        return fail("runs export", reason(error), FAILED)
     return _say_damage(runs)
 
 
@@ -102,6 +100,7 @@ def _tables(runs: Sequence[Run], names: Sequence[str | None], kind: Kind | None)
     """
     found, missing = list[_Table](), dict[str | None, list[LookupError]]()
     for run in runs:
+        _refuse_ambiguous(run, names)
         for name in names:
             try:
                 found.append(_Table(run, name, *run.table(name, kind=kind)))
@@ -111,8 +110,21 @@ def _tables(runs: Sequence[Run], names: Sequence[str | None], kind: Kind | None)
         if len(errors) == len(runs):
             raise errors[0]
     for each in chain.from_iterable(missing.values()):
-        sys.stderr.write(f"tachograph export: {reason(each)}\n")
+        sys.stderr.write(f"tachograph runs export: {reason(each)}\n")
     return found
+
+
+def _refuse_ambiguous(run: Run, names: Sequence[str | None]) -> None:
+    """Check that each name stands for a metric of one group.
+
+    Raises:
+        LookupError: several groups have it; the message names them.
+    """
+    for name in names:
+        groups = run.groups(name) if name is not None else []
+        if len(groups) > 1:
+            options = ", ".join(f"--metric {group}/{name}" for group in groups)
+            raise LookupError(f"run {run.id!r} has {name!r} in {len(groups)} groups: choose from {options}")
 
 
 def _write(tables: Sequence[_Table], out: TextIO, options: argparse.Namespace, parquet: WriteParquet | None) -> None:
@@ -142,24 +154,34 @@ def _output(path: Path | None) -> Iterator[TextIO]:
         yield out
 
 
-def _parser() -> argparse.ArgumentParser:
-    made = parser("export", "Write every point of runs, as exact as it was recorded.")
-    add = made.add_argument
-    add("run", nargs="+", metavar="RUN", help="its id; 'tachograph runs list' shows them; of several each row has it")
+def build_parser() -> Parser:
+    """Return the parser of the command."""
+    built = parser("runs export", "Write every point of runs, exactly as it was recorded.")
+    add = built.add_argument
+    add("run", nargs="+", metavar="RUN", help="The ids of the runs; with several, each row names its run")
     add(
         "--format",
         choices=["csv", "jsonl", "parquet", "tensorboard"],
         default="csv",
-        help="jsonl has everything in one file; parquet needs the extra parquet; tensorboard: a folder (default csv)",
+        help="jsonl writes everything; parquet needs the extra 'parquet'; tensorboard writes a folder (default: csv)",
     )
-    add("--metric", action="append", metavar="NAME", help="this metric only; may be given more than once")
+    add(
+        "--metric",
+        action="append",
+        metavar="NAME",
+        help="Only this metric, such as loss or eval/loss (may be repeated)",
+    )
     add(
         "--kind",
         choices=KINDS,
-        help="intervals of histograms, samples of counters or gauges (default: points of curves)",
+        help="Write intervals of histograms, or samples of counters or gauges (default: points of curves)",
     )
     add(
-        "--output", type=Path, metavar="PATH", help="the file, or the folder for TensorBoard (default: standard output)"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="PATH",
+        help="The file, or the folder for TensorBoard (default: standard output)",
     )
-    add("--store", type=Path, metavar="DIR", help="where runs are kept (default: TACHOGRAPH_STORE)")
-    return made
+    add_store(built)
+    return built

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA
 
-from tachograph.cli.importing.log_folders import OF_HPARAMS, PART, LogFolder, Part
+from tachograph.cli.runs.importing.log_folders import OF_HPARAMS, PART, LogFolder, Part
 from tachograph.exporters.event_file import (
     FAILURE,
     HISTOGRAMS,

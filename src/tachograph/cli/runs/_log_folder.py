@@ -1,7 +1,7 @@
 """A run as a folder of TensorBoard's: an event file for each rank, with its curves and histograms, and hyperparameters.
 
 TensorBoard keeps values in single precision, whole steps, and times to a fraction of a microsecond. Beside these each
-value has what they do not say, in a field that other readers skip: ``tachograph import`` gets back each point.
+value has what they do not say, in a field that other readers skip: ``tachograph runs import`` gets back each point.
 """
 
 from __future__ import annotations
@@ -88,24 +88,24 @@ def write_log_folder(run: Run, root: Path, metrics: Sequence[str] | None = None)
     folder = root / file_safe(run.id)
     began = min((each.first_export for each in run.processes()), default=0)
     name = f"events.out.tfevents.{began // 10**9:010d}.{file_safe(run.id)}"
-    wanted = None if metrics is None else set(metrics)
-    found = [each for each in run.curves() if wanted is None or each.metric in wanted]
+    names = None if metrics is None else set(metrics)
+    found = [each for each in run.curves() if names is None or names & {each.metric, f"{each.group}/{each.metric}"}]
     series = [
         each
         for each in run.series(kind="histogram")
-        if each.group not in _OWN and (wanted is None or each.name in wanted)
+        if each.group not in _OWN and (names is None or names & {each.name, f"{each.group}/{each.name}"})
     ]
     numbers = {each.number: each.rank for each in series}
     there = {each.rank for each in (*found, *series)}  # type: ignore[attr-defined] # mypy joins them to tuples
     ranks = sorted(there or {None}, key=lambda rank: (rank is not None, rank or 0))
     for place, rank in enumerate(ranks):
-        of_rank = {each.metric for each in found if each.rank == rank}
+        of_rank = {f"{each.group}/{each.metric}" for each in found if each.rank == rank}
         with _replaced(folder / ("" if rank is None else f"rank{rank}") / name) as out:
             out.write(record(began / _SECOND, VERSION))
             if not place:
                 out.writelines(_hparams(run, began))
             tags = _Tags()
-            for metric in (None,) if of_rank and metrics is None else sorted(of_rank):
+            for metric in (None,) if of_rank and names is None else sorted(of_rank):
                 points = run.points(metric, rank=rank)  # None stands for all ranks
                 out.writelines(_point(point, tags) for point in points if point.rank == rank)
             steps: Counter[int] = Counter()

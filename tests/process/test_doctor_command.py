@@ -1,14 +1,17 @@
-"""``tachograph check``: a line for each destination, with what is wrong and what to do about it."""
+"""``tachograph doctor``: a line for each check, with what is wrong and what to do about it."""
 
 from __future__ import annotations
 
 import os
+import re
 import socket
 from pathlib import Path
 
 import pytest
 
+import tachograph
 from receivers import SECRET, grpc_receiving, receiving, silent
+from recorded_runs import points, record
 from servers import free_port, influxdb1, influxql, victoria_metrics
 from tachograph.cli import main
 from tachograph.exporters.prometheus.endpoint import Endpoint
@@ -26,10 +29,14 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
 
 
-def checked(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str]]:
-    """Run the command, and return its exit code and its lines."""
-    code = main(["check", "--timeout", "2", *arguments])
-    return code, capsys.readouterr().out.splitlines()
+def checked(capsys: pytest.CaptureFixture[str], *arguments: str, influxdb: str = "") -> tuple[int, list[str]]:
+    """Run the command, with the address of an InfluxDB; return its code and its lines about destinations."""
+    with pytest.MonkeyPatch.context() as patch:
+        if influxdb:
+            patch.setenv("INFLUXDB_HOST", influxdb)
+        code = main(["doctor", "--timeout", "2", *arguments])
+    printed = capsys.readouterr().out
+    return code, [line[2:] for line in printed.partition("destinations\n")[2].splitlines()]
 
 
 def test_a_point_arrives_in_each(
@@ -70,44 +77,47 @@ def test_grpc_is_tested(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     code, (line,) = checked(capsys, "--endpoint", f"http://127.0.0.1:{free_port()}")
     assert code == 1
     assert line.startswith("FAILED  otlp metrics")
-    assert line.endswith("?")
+    assert line.endswith("the port is right")
 
 
 def test_nothing_listens(capsys: pytest.CaptureFixture[str]) -> None:
     """A refused connection says that no server runs there."""
-    code, (line,) = checked(capsys, "--host", f"http://127.0.0.1:{free_port()}")
+    code, (line,) = checked(capsys, influxdb=f"http://127.0.0.1:{free_port()}")
     assert code == 1
     assert line.startswith("FAILED  influxdb")
-    assert line.endswith("does the server run, and is the port right?")
+    assert line.endswith("check that the server is running and the port is right")
 
 
 def test_no_such_host(capsys: pytest.CaptureFixture[str]) -> None:
     """A name that does not resolve is said to be none."""
-    code, (line,) = checked(capsys, "--host", "no-such-host.invalid")
+    code, (line,) = checked(capsys, influxdb="no-such-host.invalid")
     assert code == 1
-    assert "there is no such host" in line
+    assert "no such host" in line
 
 
 def test_tls_against_a_plain_port(capsys: pytest.CaptureFixture[str]) -> None:
     """HTTPS against a server without TLS says to use http."""
     with receiving() as server:
-        code, (line,) = checked(capsys, "--host", f"https://127.0.0.1:{server.server_port}")
+        code, (line,) = checked(capsys, influxdb=f"https://127.0.0.1:{server.server_port}")
     assert code == 1
-    assert "http:// in place of https://?" in line
+    assert "use http:// instead of https://" in line
 
 
 def test_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
     """A server that accepts and says nothing is given up after the time-out."""
     with silent() as port:
-        code, (line,) = checked(capsys, "--host", f"http://127.0.0.1:{port}", "--timeout", "0.3")
+        code, (line,) = checked(capsys, "--timeout", "0.3", influxdb=f"http://127.0.0.1:{port}")
     assert code == 1
-    assert "it does not answer" in line
+    assert "no answer" in line
 
 
-def test_the_database_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A database that there is not is named, with how to make it."""
+def test_the_database_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A missing database is named, with how to create it."""
+    monkeypatch.setenv("INFLUXDB_DATABASE", "nowhere")
     with influxdb1(tmp_path / "data", database=None) as base:
-        code, (line,) = checked(capsys, "--host", base, "--database", "nowhere")
+        code, (line,) = checked(capsys, influxdb=base)
     assert code == 1
     assert "'nowhere'" in line
     assert "CREATE DATABASE" in line
@@ -118,7 +128,7 @@ def test_the_token_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     monkeypatch.setenv("INFLUXDB_TOKEN", SECRET)
     body = f'{{"code":"unauthorized","message":"{SECRET} is not known"}}'.encode()
     with receiving((401, {}, body)) as server:
-        code, (line,) = checked(capsys, "--host", server.url.removesuffix("/v1/metrics"))
+        code, (line,) = checked(capsys, influxdb=server.url.removesuffix("/v1/metrics"))
     assert code == 1
     assert "INFLUXDB_TOKEN" in line
     assert SECRET not in line
@@ -135,7 +145,7 @@ def test_a_port_that_is_taken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         made.close(1)
     assert code == 0
     assert line.startswith("ok      prometheus")
-    assert line.endswith(f"it is taken: start() takes port {made.port}")
+    assert line.endswith(f"the port is in use, start() will use {made.port}")
 
 
 def test_an_address_of_another_machine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,7 +171,7 @@ def test_an_exporter_of_somebody_else(
     result, (line,) = checked(capsys)
     assert result == code
     assert "theirs" in line
-    assert ("NOT TESTED" in line) == (code == 0)
+    assert ("not tested" in line) == (code == 0)
 
 
 @pytest.mark.parametrize(("timeout", "code"), [("1000", 0), ("soon", 1)])
@@ -177,15 +187,30 @@ def test_an_exporter_of_opentelemetry(
     assert "otlp_proto_grpc traces" in line
 
 
-def test_a_wrong_setting_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A wrong value ends with 2, and names its variable."""
+def test_a_wrong_setting_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong value fails, and the line names its variable."""
     monkeypatch.setenv("INFLUXDB_PORT", "many")
-    assert main(["check"]) == 2
-    assert "INFLUXDB_PORT" in capsys.readouterr().err
-
-
-def test_nothing_is_configured(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where there is nothing to check, that is said, and no success."""
-    code, lines = checked(capsys)
+    code, (line,) = checked(capsys)
     assert code == 1
-    assert lines == []
+    assert line.startswith("FAILED  ")
+    assert "INFLUXDB_PORT" in line
+
+
+def test_an_installation_without_destinations_is_healthy(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without destinations the command says how to add one, and passes."""
+    code, (line,) = checked(capsys)
+    assert code == 0
+    assert line.startswith("ok      none configured; set OTEL_EXPORTER_OTLP_ENDPOINT")
+
+
+def test_the_installation_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Versions, the store with its runs, ports and extras are listed."""
+    record(tmp_path / "store", "one", *points([1.0]))
+    (tmp_path / "store" / "runs" / "broken.db").write_bytes(b"this is no database" * 1000)
+    assert main(["doctor"]) == 1
+    printed = capsys.readouterr().out
+    assert f"  ok      tachograph {tachograph.__version__}\n" in printed
+    assert f"  ok      {tmp_path / 'store'}: 2 runs, " in printed
+    assert re.search(r"  FAILED  .*broken\.db: .*not a database", printed)
+    assert re.search(r"  ok      hub: 4318 is (free|in use)", printed)
+    assert "  ok      top: installed\n" in printed

@@ -65,7 +65,7 @@ def probes(settings: Settings, influx: InfluxTarget | None, hub: str) -> Iterato
         folder = settings.tensorboard_folder()
         yield TestPoint("tensorboard", str(folder), lambda _: _writable(folder / "events"))
     if "console" in named:
-        yield TestPoint("console", "standard output", lambda _: "needs nothing")
+        yield TestPoint("console", "standard output", lambda _: "needs no check")
     yield from _installed(settings, named)
 
 
@@ -141,7 +141,7 @@ def _influxdb(target: InfluxTarget) -> Callable[[float], str]:
 def _loaded(make: Callable[[], object]) -> Callable[[float], str]:
     def load(_: float) -> str:
         make()
-        return "it loads; NOT TESTED: whether what it sends arrives"
+        return "can be created; not tested whether its data arrives"
 
     return load
 
@@ -155,15 +155,15 @@ def _free(host: str, port: int) -> str:
     for candidate in range(port, min(port + NEXT_PORTS, _LAST_PORT) + 1):
         try:
             with socket.create_server((str(address[0]), candidate), family=family):
-                return "the port is free" if candidate == port else f"it is taken: start() takes port {candidate}"
+                return "the port is free" if candidate == port else f"the port is in use, start() will use {candidate}"
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-    return "it is taken, and so are those after it: start() takes any that is free"
+    return "the port and those after it are in use, start() will use any free one"
 
 
 def _writable(path: Path) -> str:
     folder = next(folder for folder in path.absolute().parents if folder.exists())
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(f"nothing can be written in {folder}")
+        raise PermissionError(f"{folder} is not writable")
     return ""

@@ -1,1 +1,0 @@
-"""``tachograph check``: one test point to everything that is configured."""

@@ -1,0 +1,1 @@
+"""``tachograph doctor``: the checks and their test points."""

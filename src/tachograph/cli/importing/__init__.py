@@ -1,1 +1,0 @@
-"""``tachograph import``: runs that other programs have recorded, into the store."""

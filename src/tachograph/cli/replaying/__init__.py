@@ -1,1 +1,0 @@
-"""``tachograph replay``: the contents of files, sent to any exporter."""

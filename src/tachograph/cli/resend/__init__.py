@@ -1,0 +1,1 @@
+"""``tachograph resend``: the contents of files, sent to any exporter."""

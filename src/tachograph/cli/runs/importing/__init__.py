@@ -1,0 +1,1 @@
+"""``tachograph runs import``: store runs that other programs have recorded."""

@@ -1,0 +1,86 @@
+"""``tachograph runs list``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from tachograph.cli.command_line import WRONG_USAGE, Parser, add_json, add_store, fail, parser, reason, stop_output
+from tachograph.identity.environment import store
+from tachograph.runs.catalogue import listed
+from tachograph.runs.columns import FACTS, chosen, columns_table, json_line, overview_table
+from tachograph.runs.export import printable, write_jsonl
+from tachograph.runs.filter import FilterError
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Print the runs of a store, and return the exit code: 2 for wrong usage."""
+    options = build_parser().parse_args(arguments)
+    try:
+        return _print_runs(options)
+    except FilterError as error:
+        pointed = f"  {printable(options.filter)}\n  {' ' * error.position}^"
+        return fail("runs list", f"--filter: {printable(str(error))}\n{pointed}", WRONG_USAGE)
+    except BrokenPipeError:
+        return stop_output()
+    except (LookupError, ValueError, OSError) as error:
+        return fail("runs list", printable(reason(error)), WRONG_USAGE)
+
+
+def _print_runs(options: argparse.Namespace) -> int:
+    required_tags = set(options.tag)
+    stored = listed(options.store)[::-1]
+    tagged = [run for run in stored if required_tags <= set(run.tags)]
+    columns = options.columns or (FACTS if options.json else ())
+    rows = chosen(tagged, columns, wanted=options.filter, sort=options.sort, reverse=options.reverse)
+    if options.json:
+        write_jsonl((json_line(row) for _, row in rows), sys.stdout)
+    elif not rows:
+        folder = printable(str(options.store or store(os.environ)))
+        none = f"none of the {len(stored):,} runs in {folder} matches" if stored else f"no runs in {folder}"
+        sys.stdout.write(f"{none}\n")
+    elif columns:
+        sys.stdout.write(columns_table([row for _, row in rows]))
+    else:
+        sys.stdout.write(overview_table([run for run, _ in rows]))
+    sys.stdout.flush()
+    return 0
+
+
+def build_parser() -> Parser:
+    """Return the parser of the command."""
+    built = parser("runs list", "List the runs of a store, newest first.")
+    add = built.add_argument
+    add(
+        "--filter",
+        metavar="FILTER",
+        default="",
+        help="Only runs that match, for example 'loss < 0.3 tag:sweep -state:failed'",
+    )
+    add(
+        "--tag",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="Only runs with this tag (repeat it to require several)",
+    )
+    of = f"Columns to show: {', '.join(FACTS)}, a metric, or a key of the configuration, results or program"
+    add("--columns", type=_columns, metavar="COLUMN,...", help=of)
+    add(
+        "--sort",
+        metavar="COLUMN",
+        help="Sort by this column, shown or not; runs without a value come last (default: start, newest first)",
+    )
+    add("--reverse", action="store_true", help="Reverse the order")
+    add_json(built, "Print one JSON object per line")
+    add_store(built)
+    return built
+
+
+def _columns(value: str) -> list[str]:
+    names = [name.strip() for name in value.split(",")]
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"expected column names separated by commas, not {value!r:.100}")
+    return list(dict.fromkeys(names))
