@@ -11,12 +11,11 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 
 import performance
 
-from tachograph.cli import commands
+from tachograph.cli import parsers
 from tachograph.instrumentation.bridges._libraries import LIBRARIES
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -25,17 +24,18 @@ _CLI = """# Commands
 
 <!-- Made by `python scripts/pages.py`; do not edit it here. -->
 
-`tachograph COMMAND --help` says the same. An exit code of 2 stands for wrong usage, 1 for a command that failed;
-that of `tachograph run` is the job's.
+`tachograph COMMAND --help` prints the same. All commands exit with 2 for wrong usage and with 1 if they fail; the exit
+code of `tachograph run` is the job's. Durations are written as `30s`, `5m`, `12h`, or `30d`; a bare number means
+seconds.
 """
-_PATCHED = """# Names that are patched
+_PATCHED = """# Patched names
 
 <!-- Made by `python scripts/pages.py`; do not edit it here. -->
 
-The names of other libraries that [bridges](bridges.md) patch, with the versions that they were tried with. Most
-of them are private. One that a version lacks is a line in the log, and the library works as without a bridge.
+The names of other libraries that [bridges](bridges.md) patch, with the versions that were tested. Most of them are
+private. If a version does not have a name, one line is logged, and the library works without that bridge.
 
-| library | versions | names |
+| library | tested versions | names |
 |---|---|---|
 """
 
@@ -43,14 +43,16 @@ of them are private. One that a version lacks is a line in the log, and the libr
 def cli() -> str:
     """Return the page of the commands."""
     parts = [_CLI]
-    for name, (module, line) in commands().items():
-        parser = import_module(module)._parser()  # noqa: SLF001 - the command's own, as it runs with it
-        parts += [f"## `tachograph {name}`\n\n{_sentence(parser.description or line)}\n", *_options(parser)]
-        for sub, of_sub, about in _subcommands(parser):
-            parts += [f"### `tachograph {name} {sub}`\n\n{_sentence(about)}\n", *_options(of_sub)]
+    for words, parser in parsers():
+        if parser.epilog and "COMMAND --help" in parser.epilog:  # a group: its commands follow
+            summary = (parser.description or "").partition("\n")[0]
+            parts.append(f"## `{words}`\n\n{_sentence(summary)}\n")
+            continue
+        level = "##" if words.count(" ") == 1 else "###"
+        parts += [f"{level} `{words}`\n\n{_sentence(parser.description or '')}\n", *_options(parser)]
         if parser.epilog:
             parts.append(f"{_sentence(parser.epilog)}\n")
-    return "\n".join([*parts, "On: [settings](settings.md) · [runs](runs.md) · [the hub](hub.md)\n"])
+    return "\n".join([*parts, "Next: [settings](settings.md) · [runs](runs.md) · [the hub](hub.md)\n"])
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -64,14 +66,6 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
         hidden = action.help == argparse.SUPPRESS or "--help" in action.option_strings
         if not hidden and not isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             yield action
-
-
-def _subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:
-    for action in parser._actions:  # noqa: SLF001
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
-            about = {choice.dest: choice.help or "" for choice in action._choices_actions}  # noqa: SLF001
-            for name, sub in action.choices.items():
-                yield name, sub, about.get(name, "")
 
 
 def _row(action: argparse.Action) -> str:
@@ -89,7 +83,7 @@ def _row(action: argparse.Action) -> str:
 
 def _marked(text: str) -> str:
     """Return a text with its variables, and words in angle brackets, as code."""
-    return re.sub(r"(?<![\w`])((?:TACHOGRAPH|OTEL|INFLUXDB)_[A-Z_]+|<[^>]+>)(?![\w`])", r"`\1`", text)
+    return re.sub(r"(?<![\w`])((?:TACHOGRAPH|OTEL|INFLUXDB)_[A-Z_]+|<[A-Za-z][\w-]*>)(?![\w`])", r"`\1`", text)
 
 
 def _cell(text: str) -> str:
@@ -108,7 +102,11 @@ def patched() -> str:
         names = ", ".join(f"`{patch.module}.{patch.path}`" for patch in library.names) or "handlers of its own"
         tried = library.oldest if library.oldest == library.newest else f"{library.oldest} to {library.newest}"
         rows.append(f"| `{name}`: {library.package} | {tried} | {names} |\n")
-    return _PATCHED + "".join(rows) + "\nOn: [how zero code gets in](zero-code.md) · [bridges](bridges.md)\n"
+    return (
+        _PATCHED
+        + "".join(rows)
+        + "\nNext: [instrumentation without code changes](zero-code.md) · [bridges](bridges.md)\n"
+    )
 
 
 PAGES: dict[str, Callable[[], str]] = {"cli.md": cli, "patched.md": patched, **performance.FILES}

@@ -101,14 +101,14 @@ def test_start_here_works_step_by_step(tmp_path: Path) -> None:
     said = {}
     for command in commands_in(page):
         words = shlex.split(command, comments=True)
-        if words[:2] in (["tachograph", each] for each in ("init", "dashboards", "runs")) or "train.py" in words:
+        if words[:2] in (["tachograph", each] for each in ("init", "runs")) or "train.py" in words:
             done = subprocess.run(
                 words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=180, check=False
             )
             assert done.returncode == 0, (command, done.stderr)
             said[" ".join(words[:3])] = done.stdout + done.stderr
     assert set(said) == {
-        *("tachograph run --", "tachograph init prometheus", "tachograph dashboards --out", "tachograph runs list")
+        *("tachograph run --", "tachograph init prometheus", "tachograph init grafana", "tachograph runs list")
     }
     assert said["tachograph runs list"].count("train-") == 2
     assert (tmp_path / "monitoring" / "prometheus" / "rules" / "loss.yml").is_file()

@@ -379,7 +379,7 @@ def test_without_locks_replay_is_named(tmp_path: Path, caplog: pytest.LogCapture
     feed(out, events(0, 40))
     out.close(0.1)
     assert waits(tmp_path) == list(range(40))
-    assert "tachograph replay" in caplog.text
+    assert "tachograph resend" in caplog.text
     assert "for the next process" not in caplog.text
     (folder,) = (tmp_path / "spool").iterdir()
     other = make_spool(folder, 2**20)

@@ -108,7 +108,7 @@ def test_the_end_leaves_what_is_not_delivered_to_the_same_run(tmp_path: Path, ca
     out.close(0.3)
     assert time.monotonic() - began < 1.5
     assert counts(registry, "dropped") == {}
-    assert "'tachograph replay'" in caplog.text
+    assert "'tachograph resend'" in caplog.text
     with scripted(port=port) as there:
         stranger = exporter(port, tmp_path, registry, run_id="another")
         put(stranger, 9)

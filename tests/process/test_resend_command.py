@@ -123,7 +123,7 @@ def test_what_the_exporter_jsonl_wrote_is_replayed(tmp_path: Path) -> None:
 
 
 def test_an_exported_run_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Points and events of ``tachograph export --format jsonl`` are sent; a line that is neither is said."""
+    """Points and events of ``tachograph runs export --format jsonl`` are sent; a line that is neither is said."""
     at = 1_700_000_000_000_000_000
     point = {"kind": "point", "metric": "loss", "group": "g", "units": "", "rank": 2, "execution": 0, "branch": 0}
     lines = [

@@ -17,7 +17,7 @@ import yaml
 
 from deployed import COLLECTOR, CONFIGS, DEPLOY, PLACES, ROOT, SECRET, compose, containers, default, read_by, written
 from servers import find
-from tachograph.cli.hub import _parser as hub_options
+from tachograph.cli.hub import build_parser as hub_options
 from tachograph.cli.init.grafana import datasources
 from tachograph.cli.run import read_options
 from tachograph.exporters.otlp.settings import _DEFAULT_PORT as OTLP_PORTS

@@ -1,4 +1,4 @@
-"""``tachograph dashboards``: what comes along, what is made from a run's definitions, and what goes wrong."""
+"""``tachograph init grafana``: what comes along, what is made from a run's definitions, and what goes wrong."""
 
 from __future__ import annotations
 

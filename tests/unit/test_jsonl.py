@@ -273,7 +273,7 @@ def test_without_locks_it_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("deleted", [False, True])
 def test_it_waits_until_nobody_is_about_to_delete_the_file(tmp_path: Path, *, deleted: bool) -> None:
-    """What comes while ``tachograph replay --delete`` has the file is written afterwards, to it or to a new one."""
+    """What comes while ``tachograph resend --delete`` has the file is written afterwards, to it or to a new one."""
     path = tmp_path / "c.jsonl"
     path.write_text("{}\n")
     registry = Registry()

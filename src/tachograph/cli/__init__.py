@@ -6,7 +6,8 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib import import_module
 
 from tachograph.cli.command_line import Command, dispatch, group_parser
 from tachograph.cli.runs import SUBCOMMANDS
@@ -58,6 +59,15 @@ def _begin_in_utf8_mode() -> None:
     """
     with contextlib.suppress(RuntimeError, OSError):
         os.execv(interpreter(), [interpreter(), "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606 - no shell, on purpose
+
+
+def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield the words and the parser of each command, a group before its commands; for the documentation."""
+    for name, command in COMMANDS.items():
+        module = import_module(command.module)
+        yield f"tachograph {name}", module.build_parser()
+        for subcommand, parser in getattr(module, "subcommand_parsers", dict)().items():
+            yield f"tachograph {name} {subcommand}", parser
 
 
 def _parser() -> argparse.ArgumentParser:

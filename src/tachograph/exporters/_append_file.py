@@ -16,7 +16,7 @@ class AppendFile:
 
     The file is made by the first piece, readable by its owner alone, and so are the folders that it needs. While it is
     open it is locked, where its file system has locks, but not against others that append to it or read it:
-    ``tachograph replay --delete`` sees that it is in use.
+    ``tachograph resend --delete`` sees that it is in use.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,7 +62,7 @@ class AppendFile:
 
         Raises:
             OSError: it does not fit, and no part of it is left.
-            Retry: ``tachograph replay --delete`` is about to delete the file.
+            Retry: ``tachograph resend --delete`` is about to delete the file.
         """
         file = self._opened()
         before = os.fstat(file).st_size
@@ -111,7 +111,7 @@ def _open(path: Path) -> int:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(file)
-            raise Retry(None, f"{path}: 'tachograph replay --delete' has it") from None
+            raise Retry(None, f"{path}: 'tachograph resend --delete' has it") from None
         except OSError:  # a file system without locks
             return file
         if os.fstat(file).st_nlink:

@@ -16,8 +16,8 @@ from tachograph.exporters.spool_format import SpoolRecord
 _LAST = 0.5  # seconds at the end, for the disk
 _HEIRS: Mapping[Sharing, str] = {
     "destination": "for the next process",
-    "run": "for the next process of this run, or for 'tachograph replay'",
-    "process": "for 'tachograph replay'",
+    "run": "for the next process of this run, or for 'tachograph resend'",
+    "process": "for 'tachograph resend'",
 }
 
 
@@ -172,7 +172,7 @@ class KeptRequests:
         if remains:
             how = _HEIRS[spool.of]
             if not adoptable and spool.of != "process":
-                how = "for 'tachograph replay': this file system has no locks, so no other process takes it by itself"
+                how = "for 'tachograph resend': this file system has no locks, so no other process takes it by itself"
             self._losses.say("end", f"what was not delivered before the end waits in {spool.folder} {how}")
 
     def reset_in_child(self) -> None:

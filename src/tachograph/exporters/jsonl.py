@@ -30,7 +30,7 @@ class JsonLines:
     written whole or not at all; one that does not fit on the disk is counted.
 
     Args:
-        path: the file; a process should have one of its own. ``tachograph replay`` does not
+        path: the file; a process should have one of its own. ``tachograph resend`` does not
             delete it while it is open.
         registry: where losses and durations are counted.
         metrics: whether metrics come, too: then each closed window of a Stat is kept until it is written.

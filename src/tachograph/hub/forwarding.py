@@ -45,7 +45,7 @@ class Forwarding:
 
     If TACHOGRAPH_SPOOL_LIMIT is set they wait on the disk, too, for as long as it takes: in
     ``<store>/spool/forward-<host>/<sender>``, from where this hub sends them. Those that it leaves there at its end no
-    other hub takes: ``tachograph replay`` sends them.
+    other hub takes: ``tachograph resend`` sends them.
 
     Args:
         url: base URL of the receiver. Headers, certificates and the time-out are those of OTEL_EXPORTER_OTLP_*.

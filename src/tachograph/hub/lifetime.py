@@ -122,7 +122,7 @@ class Lifetime:
         survivors = Survivors()
         ticking = threading.Thread(target=self._tick, args=(survivors,), name="tachograph hub", daemon=True)
         ticking.start()
-        threading.Thread(target=self._look, name="tachograph doctor", daemon=True).start()
+        threading.Thread(target=self._look, name="tachograph hangs", daemon=True).start()
         serving = asyncio.create_task(self._server.serve(started))
         watching = asyncio.create_task(self._watch())
         observing = asyncio.create_task(self._observe())

@@ -178,7 +178,7 @@ def run_dashboard(run: str, charts: Sequence[Chart], datasource: str, *, ranks: 
         variables.append(label_variable(label, query, label.capitalize()))
     panels = _Panels(charts, WHO.replace('dl_run_id=~"$run"', of_run), _LEGEND if ranks else "")
     uid = f"tachograph-run-{hashlib.sha256(run.encode()).hexdigest()[:16]}"
-    about = "Made by 'tachograph dashboards' from what the run has defined."
+    about = "Made by 'tachograph init grafana' from what the run has defined."
     return dashboard(uid, f"Run {literal(run)}", variables, placed(chain(panels.progress(), panels.lines())), about)
 
 

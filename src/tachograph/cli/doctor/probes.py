@@ -101,7 +101,7 @@ def _request(signal: Signal) -> bytes:
 
     now = time.time_ns()
     host = socket.gethostname()
-    resource = {"service.name": "tachograph check", "host.name": host}
+    resource = {"service.name": "tachograph doctor", "host.name": host}
     own, schema_url = scope_and_schema(OWN_GROUP)
     if signal == "logs":
         from tachograph.exporters.otlp.logs import log_requests

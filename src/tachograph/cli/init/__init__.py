@@ -211,3 +211,8 @@ def build_kind_parser(name: str) -> Parser:
     if name == "prometheus":
         add_store(built, "The store whose runs Prometheus scrapes")
     return built
+
+
+def subcommand_parsers() -> dict[str, argparse.ArgumentParser]:
+    """Return the parser of each kind by its name."""
+    return {name: build_kind_parser(name) for name in KINDS}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from importlib import import_module
 
 from tachograph.cli.command_line import Command, dispatch, group_parser
 
@@ -29,3 +30,8 @@ def command(arguments: Sequence[str]) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser whose help lists the subcommands."""
     return group_parser("tachograph runs", SUBCOMMANDS, "Work with the runs in a store.")
+
+
+def subcommand_parsers() -> dict[str, argparse.ArgumentParser]:
+    """Return the parser of each subcommand by its name."""
+    return {name: import_module(command.module).build_parser() for name, command in SUBCOMMANDS.items()}

@@ -57,7 +57,7 @@ class OtlpExporter:
         pace: called between slices of encoding; by default a :class:`tachograph.recording.gil_yield.GilYield`.
         store: the folder for files that outlive the process; by default TACHOGRAPH_STORE's.
         run_id: of the run. Requests that a process of it leaves on the disk are sent by a later one of the same run, or
-            by ``tachograph replay``, and by no other run.
+            by ``tachograph resend``, and by no other run.
         spool_limit: bytes on the disk for each receiver; 0 for none.
         reads: the newest schema of ours that the receiver is known to read; None where its answers shall tell.
         first_back_off: seconds between the first two attempts.

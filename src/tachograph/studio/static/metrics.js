@@ -55,7 +55,7 @@ export class MetricChart {
     this.telling = tellingKeys(attributes);
     this.names = [...new Set(chart.metrics.flatMap(({ scale }) => this.#names(scale)))];
     this.lanes = lanesOf(chart.metrics);
-    this.hint = `tachograph export ${quoted(this.run)} ${chart.metrics.map(({ metric }) => `--metric ${quoted(metric)}`).join(" ")}`;
+    this.hint = `tachograph runs export ${quoted(this.run)} ${chart.metrics.map(({ metric }) => `--metric ${quoted(metric)}`).join(" ")}`;
     const kept = chart.metrics.reduce((sum, { curves }) => sum + curves.length, 0);
     const left = chart.metrics.reduce((sum, each) => sum + each.left_out, 0);
     const common = new Set(Object.keys(attributes[0] ?? {}).filter((key) => !this.telling.has(key)));
