@@ -16,6 +16,7 @@ import pytest
 
 from places import ROOT
 from programs import complaints
+from tachograph import runs
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
@@ -59,16 +60,35 @@ def test_python_runs_as_it_is(program: str, tmp_path: Path) -> None:
     ends_well(program, tmp_path)
 
 
-def test_the_ten_lines_are_the_example() -> None:
-    """The first block is examples/ten_lines.py, and ten lines of code."""
-    example = (ROOT / "examples" / "ten_lines.py").read_text()
+def test_the_first_program_is_the_example() -> None:
+    """The first Python block is examples/first_run.py."""
+    example = (ROOT / "examples" / "first_run.py").read_text()
     assert ast.dump(ast.parse(example)) == ast.dump(ast.parse(PYTHON[0]))
-    assert sum(bool(line.strip()) for line in PYTHON[0].splitlines()) == 10
 
 
-def test_the_ten_lines_serve_what_the_text_below_them_says(tmp_path: Path) -> None:
-    """While the ten lines run, their page shows the loss, the calls and the durations."""
-    program = PYTHON[0] + '    input("ready")\n'
+def test_the_first_program_is_recorded_by_the_first_command(tmp_path: Path) -> None:
+    """Under ``tachograph run`` the first program stores its curve, its configuration and its result."""
+    (tmp_path / "train.py").write_text(PYTHON[0])
+    done = subprocess.run(
+        [sys.executable, "-m", "tachograph", "run", "--", sys.executable, "train.py"],
+        cwd=tmp_path,
+        env=quiet_environment(tmp_path / "store"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (listed,) = runs.list(tmp_path / "store")
+    run = runs.open(listed.id, tmp_path / "store")
+    assert [point.x for point in run.points("train/loss")] == list(range(200))
+    assert run.config == {"lr": 0.1, "batch": 32}
+    assert list(run.summary) == ["final.loss"]
+
+
+def test_the_ten_lines_serve_their_metrics(tmp_path: Path) -> None:
+    """While examples/ten_lines.py runs, its page shows the loss, the calls and the durations."""
+    program = (ROOT / "examples" / "ten_lines.py").read_text() + '    input("ready")\n'
     with subprocess.Popen(
         [sys.executable, "-c", program],
         env=quiet_environment(tmp_path),
@@ -131,9 +151,10 @@ def test_files_and_variables_that_the_text_names_exist() -> None:
     assert unread_variables(README) == []
 
 
-def test_both_commands_and_the_example_are_on_the_first_screen() -> None:
-    """Whoever opens the page sees `make demo`, `make test` and the ten lines without scrolling far."""
-    first_screen = "\n".join(README.splitlines()[:40])
-    assert "$ make demo" in first_screen
-    assert "$ make test" in first_screen
-    assert PYTHON[0] in first_screen
+def test_a_reader_has_a_first_result_by_line_30() -> None:
+    """The first screen has how to install it, how to see a run, and the start of the first program."""
+    first_screen = "\n".join(README.splitlines()[:30])
+    assert "$ pip install" in first_screen
+    assert "$ tachograph run -- python train.py" in first_screen
+    assert "import tachograph" in "\n".join(README.splitlines()[:35])
+    assert len(README.splitlines()) <= 150
