@@ -125,7 +125,7 @@ def started() -> tachograph.Pipeline:
 
 def blocks(training: Training, steps: int, instructions: Instructions, *, on: bool) -> list[Cost]:
     """Return the costs of a step of some blocks to this process, without the start and the stop around them."""
-    os.environ["TACHOGRAPH_DOCTOR"] = "true" if on else "false"  # one pulse a second, as by default
+    os.environ["TACHOGRAPH_HANGS"] = "true" if on else "false"  # one pulse a second, as by default
     pipeline = started() if on else None
     for _ in range(WARM * steps):
         training.step(on)

@@ -111,14 +111,14 @@ def test_two_hubs_have_a_part_each(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_hub_behind_a_collector_sees_all(tmp_path: Path) -> None:
-    """With TACHOGRAPH_DOCTOR=all the pulses of two nodes reach a hub through a collector, which aligns them."""
+    """With TACHOGRAPH_HANGS=all the pulses of two nodes reach a hub through a collector, which aligns them."""
     port, at = free_port(), f"127.0.0.1:{free_port()}"
     config = tmp_path / "collector.yaml"
     config.write_text(COLLECTOR)
     with ExitStack() as ending:
         hub = ending.enter_context(command(tmp_path))
         ending.enter_context(otelcol(config, {"AT": at, "HUB": hub.url}))
-        more = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{at}", "TACHOGRAPH_DOCTOR": "all"}
+        more = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{at}", "TACHOGRAPH_HANGS": "all"}
         said = [ending.enter_context(node(tmp_path, "c_sleep", number=k, meeting=port, **more)) for k in (0, 1)]
         found = hang(hub.url, said[0])
     assert (found["cause"], found["ranks"], found["notes"]) == ("blocked", [GUILTY], [])
@@ -173,21 +173,21 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize(("doctor", "expected"), [("", True), ("false", False)])
 def test_a_hub_gets_pulses(tmp_path: Path, doctor: str, expected: bool) -> None:
-    """A hub of ours gets pulses, unless TACHOGRAPH_DOCTOR says that it is to have none."""
+    """A hub of ours gets pulses, unless TACHOGRAPH_HANGS says that it is to have none."""
     with command(tmp_path, "--run-id", RUN) as hub:
-        assert beats(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": hub.url, "TACHOGRAPH_DOCTOR": doctor}) == 0
+        assert beats(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": hub.url, "TACHOGRAPH_HANGS": doctor}) == 0
         seen = json.loads(ask(hub.url, f"/api/runs/{RUN}/doctor").body)
     assert (seen["live"] is not None) == expected
 
 
 @pytest.mark.parametrize(("doctor", "expected"), [("", False), ("all", True)])
 def test_others_get_pulses_where_asked_for(tmp_path: Path, doctor: str, expected: bool) -> None:
-    """Another receiver of logs gets pulses with TACHOGRAPH_DOCTOR=all alone."""
+    """Another receiver of logs gets pulses with TACHOGRAPH_HANGS=all alone."""
     with receiving() as receiver:
         url = receiver.url.removesuffix("/v1/metrics")
         more = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": url,
-            "TACHOGRAPH_DOCTOR": doctor,
+            "TACHOGRAPH_HANGS": doctor,
             "OTEL_EXPORTER_OTLP_COMPRESSION": "none",
         }
         assert beats(tmp_path, more) == 0
@@ -237,7 +237,7 @@ def test_exit_code_and_streams_are_the_programs(tmp_path: Path) -> None:
         done = subprocess.run(
             [*before, sys.executable, "-W", "ignore", "-c", ENDS],
             cwd=tmp_path,
-            env=environment(tmp_path, TACHOGRAPH_DOCTOR=doctor),
+            env=environment(tmp_path, TACHOGRAPH_HANGS=doctor),
             capture_output=True,
             text=True,
             timeout=120,

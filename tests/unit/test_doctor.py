@@ -438,7 +438,7 @@ def test_gil_held(tmp_path: Path) -> None:
 
     job.run(10, work)
     assert job.told.key == ("hang", "GIL held", (1,))
-    assert install_command("doctor") in job.told.text
+    assert install_command("hangs") in job.told.text
 
 
 @pytest.mark.parametrize(

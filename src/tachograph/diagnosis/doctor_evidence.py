@@ -133,7 +133,7 @@ class Evidence:
         if stack is not None:
             return ()
         if not self._pyspy.is_there:
-            return (f"Its present line takes py-spy: {install_command('doctor')}.",)
+            return (f"Its present line takes py-spy: {install_command('hangs')}.",)
         return (f"py-spy could not read its stack: {self._pyspy.refused}.",) if self._pyspy.refused else ()
 
     def _judged(self, rank: RankHistory, usage: Usage | None, found: Findings) -> HangVerdict | None:

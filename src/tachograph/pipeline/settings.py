@@ -227,7 +227,7 @@ def read_settings(
         tags: of the run, at most 64 of 64 characters; with those that it has already.
         notes: of the run, at most 10,000 characters; they take the place of earlier ones.
 
-    TACHOGRAPH_CURVES is ``hub``, which is the default, or ``all``; see :attr:`Settings.curves`. TACHOGRAPH_DOCTOR is
+    TACHOGRAPH_CURVES is ``hub``, which is the default, or ``all``; see :attr:`Settings.curves`. TACHOGRAPH_HANGS is
     ``true``, which is the default, ``false`` or ``all``; see :attr:`Settings.doctor`.
 
     Raises:
@@ -279,7 +279,7 @@ def read_settings(
     port = find("prometheus_port", prometheus_port, "OTEL_EXPORTER_PROMETHEUS_PORT")
     program = find("prometheus_registry", prometheus_registry, "TACHOGRAPH_PROMETHEUS_REGISTRY")
     curves = find("", None, "TACHOGRAPH_CURVES")
-    doctor = find("", None, "TACHOGRAPH_DOCTOR")
+    doctor = find("", None, "TACHOGRAPH_HANGS")
     further = _attributes(resource)
     attributes = who.resource_attributes(
         environ,
