@@ -1,4 +1,4 @@
-"""Makes docs/reliability.md of the results in ``results/``: ``python bench/attack/page.py`` (``--check``: compare)."""
+"""Write docs/reliability.md and its tables from ``results/``: ``python bench/attack/page.py`` (``--check``: compare)."""
 
 from __future__ import annotations
 
@@ -6,36 +6,98 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from results import FOLDER, ROOT, Row
 
 PAGE = ROOT / "docs" / "reliability.md"
-TITLES = {
-    "fuzz": "Bad input",
-    "ends": "Programs that end in every way",
-    "backends": "Backends that fail",
-    "disks": "Disks that fail",
-    "peers": "The same kills for other recorders",
+TABLES = ROOT / "docs" / "design" / "reliability-tables.md"
+
+
+class Attack(NamedTuple):
+    """One kind of attack: its heading, what was tried, and what must hold."""
+
+    title: str
+    tried: str
+    promise: str
+
+
+ATTACKS = {
+    "fuzz": Attack(
+        "Bad input",
+        "mutated OTLP requests, odd HTTP, hostile names, settings, and command lines",
+        "clear errors; the hub keeps answering; /metrics stays valid",
+    ),
+    "ends": Attack(
+        "Programs that end in every way",
+        "programs that end by exceptions, signals, `os._exit`, exit handlers, threads, or SIGKILL",
+        "nothing recorded is lost, except for the last second before a kill",
+    ),
+    "backends": Attack(
+        "Receivers that fail",
+        "receivers that hang, reset, answer nonsense, or are down, over HTTP, gRPC, and InfluxDB",
+        "every loss is counted; recording never waits; the end takes at most a second more",
+    ),
+    "disks": Attack(
+        "Disks that fail",
+        "full, slow, read-only, and failing disks under the hub and the exporters",
+        "the job continues; every loss is counted; no file is damaged",
+    ),
+    "peers": Attack(
+        "The same kills for other recorders",
+        "TensorBoard, W&B, trackio, and Tachograph, killed in the same ways",
+        "a comparison",
+    ),
 }
-_INTRODUCTION = """# Reliability: what was tried, how often, and what came of it
+_INTRODUCTION = """# Reliability
 
-<!-- Made by `python bench/attack/page.py` of the results in bench/attack/results; do not edit it here. -->
+<!-- Made by `python bench/attack/page.py` from the results in bench/attack/results; do not edit it here. -->
 
-Each attack is one command, seeded: a failure prints its seed, the commit and the command that repeats it.
-A short piece of each is among what every change must pass, in `make test` and `make long`.
+What we did to break Tachograph, how often, and what happened. Each attack is one seeded command, and a failure prints how to
+repeat it. `make test` and `make long` run a part of each attack on every change.
+
+| attack | what was tried | what must hold | tried | failed |
+|---|---|---|--:|--:|
+"""
+_AFTER = """
+"Failed" counts broken promises. Each of them is described in [the tables](design/reliability-tables.md), which have one row
+per kind of fault with its outcome, and the commands, seeds, and commits.
+"""
+_KILLS = """
+## Values lost when a process is killed
+
+| recorder and end | tries | outcome |
+|---|--:|---|
+"""
+_TABLES = """# Tables of the attacks
+
+<!-- Made by `python bench/attack/page.py` from the results in bench/attack/results; do not edit it here. -->
+
+One table per attack of the [reliability page](../reliability.md), with all commands that were run.
 """
 
 
-def page(folder: Path = FOLDER) -> str:
-    """Return the page."""
-    parts = [_INTRODUCTION]
-    for name, title in TITLES.items():
+def pages(folder: Path = FOLDER) -> dict[Path, str]:
+    """Return the text of the summary and of the tables."""
+    summary = _INTRODUCTION
+    tables = [_TABLES]
+    kills = ""
+    for name, attack in ATTACKS.items():
         runs = [json.loads(file.read_text(encoding="utf-8")) for file in folder.glob(f"{name}*.json")]
-        if runs:
-            parts.append(_section(title, sorted(runs, key=lambda run: (run["date"], run["seed"]))))
-    parts.append("On: [performance](performance.md) · [conformance](conformance.md) · [concepts](concepts.md)\n")
-    return "\n".join(parts)
+        if not runs:
+            continue
+        runs.sort(key=lambda run: (run["date"], run["seed"]))
+        rows = [row for run in runs for row in run["rows"]]
+        tried = sum(row["tried"] for row in rows)
+        failed = sum(row["failed"] for row in rows)
+        summary += f"| {attack.title} | {attack.tried} | {attack.promise} | {tried:,} | {failed:,} |\n"
+        tables.append(_section(attack.title, runs))
+        if name == "peers":
+            cells = [_cells(each, runs) for each in dict.fromkeys(row["attack"] for row in rows)]
+            kills = _KILLS + "".join(f"| {what} | {number} | {outcome} |\n" for what, number, _, outcome in cells)
+    way_on = "\nNext: [performance](performance.md) · [conformance](conformance.md) · [concepts](concepts.md)\n"
+    tables.append("Next: [reliability](../reliability.md)\n")
+    return {PAGE: summary + _AFTER + kills + way_on, TABLES: "\n".join(tables)}
 
 
 def _section(title: str, runs: Sequence[Mapping[str, Any]]) -> str:
@@ -76,11 +138,12 @@ def _cells(attack: str, runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def main() -> int:
-    """Write the page, or compare it with ``--check``."""
-    made = page()
+    """Write the pages, or compare them with ``--check``."""
+    made = pages()
     if "--check" in sys.argv[1:]:
-        return int(PAGE.read_text(encoding="utf-8") != made)
-    PAGE.write_text(made, encoding="utf-8")
+        return int(any(path.read_text(encoding="utf-8") != text for path, text in made.items()))
+    for path, text in made.items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Results of the attacks: JSON files in ``results/``, of which ``page.py`` makes docs/reliability.md.
+"""Results of the attacks: JSON files in ``results/``, from which ``page.py`` makes docs/reliability.md and its tables.
 
 A run has a file of its own, whose name begins with its attack's: all of them together are its table.
 """

@@ -1,4 +1,4 @@
-"""docs/reliability.md: the page of what the attacks found is made of their results, and can be found."""
+"""docs/reliability.md and its tables are made from the results of the attacks, and the README links to them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from places import ROOT
 
 MAKER = ROOT / "bench" / "attack" / "page.py"
 RESULTS = ROOT / "bench" / "attack" / "results"
+TABLES = ROOT / "docs" / "design" / "reliability-tables.md"
 
 
 def checked(*arguments: str, root: Path = ROOT) -> int:
@@ -22,7 +23,7 @@ def checked(*arguments: str, root: Path = ROOT) -> int:
 def test_the_page_is_what_the_results_say() -> None:
     """docs/reliability.md is as ``python bench/attack/page.py`` makes it now, of every result that is there."""
     assert checked("--check") == 0
-    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    page = TABLES.read_text(encoding="utf-8")
     for path in RESULTS.glob("*.json"):
         found = json.loads(path.read_text(encoding="utf-8"))
         assert found["rows"]
@@ -32,7 +33,7 @@ def test_the_page_is_what_the_results_say() -> None:
 
 def copied(root: Path) -> Path:
     """Copy the page, its maker and the results into another root; return the folder of the results there."""
-    for path in (*MAKER.parent.glob("*.py"), *RESULTS.glob("*.json"), ROOT / "docs" / "reliability.md"):
+    for path in (*MAKER.parent.glob("*.py"), *RESULTS.glob("*.json"), ROOT / "docs" / "reliability.md", TABLES):
         copy = root / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(path.read_bytes())
@@ -75,7 +76,7 @@ def test_runs_of_an_attack_are_one_table(tmp_path: Path) -> None:
         run |= {"python": "3.11.7", "command": f"python peers.py --seed {seed}", "rows": of_run}
         (results / f"peers-{seed}.json").write_text(json.dumps(run))
     assert checked(root=tmp_path) == 0
-    page = (tmp_path / "docs" / "reliability.md").read_text(encoding="utf-8")
+    page = (tmp_path / TABLES.relative_to(ROOT)).read_text(encoding="utf-8")
     assert all(f"- `python peers.py --seed {seed}`, seed {seed}, at commit abc{seed}, " in page for seed in range(3))
     assert "| a | 1,220 | 0 | well, 1,100 kept, 1 lost |" in page
     assert "| b | 8 | 1 | wrong (at abc0), 2.5 s, 8 MiB |" in page
