@@ -110,8 +110,8 @@ def step() -> str:
     for what, name in STEP.items():
         added, same = found["added"][what], _in_the_mean(what, "control")
         rows.append(f"| {name} | {percent(added['mean'])} | {percent(added['at_most'])} | {percent(same)} |\n")
-    head = f"| {len(found['pairs'])} pairs, a step of {found['step_ms']:.0f} ms | in the mean | at most (95 %) |"
-    return f"{head} off against off |\n|---|---|---|---|\n{''.join(rows)}"
+    head = f"| {len(found['pairs'])} pairs, a step of {found['step_ms']:.0f} ms | mean | upper bound (95 %) |"
+    return f"{head} off vs. off |\n|---|---|---|---|\n{''.join(rows)}"
 
 
 def _in_the_mean(what: str, which: str) -> float:
@@ -127,7 +127,7 @@ def calls() -> str:
     for call in CALLS:
         ours, theirs = call.taken()
         rows.append(f"| {call.ours} | {duration(ours)} | {duration(theirs)} {call.theirs} | {ours / theirs:.2f} |\n")
-    return "| Tachograph | | beside | ratio |\n|---|---|---|---|\n" + "".join(rows)
+    return "| call | Tachograph | compared with | ratio |\n|---|---|---|---|\n" + "".join(rows)
 
 
 def versions() -> str:

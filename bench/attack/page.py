@@ -1,4 +1,4 @@
-"""Write docs/reliability.md and its tables from ``results/``: ``python bench/attack/page.py`` (``--check``: compare)."""
+"""Write docs/reliability.md and its tables from ``results/``; with ``--check``, compare them."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ _INTRODUCTION = """# Reliability
 
 <!-- Made by `python bench/attack/page.py` from the results in bench/attack/results; do not edit it here. -->
 
-What we did to break Tachograph, how often, and what happened. Each attack is one seeded command, and a failure prints how to
-repeat it. `make test` and `make long` run a part of each attack on every change.
+What we did to break Tachograph, how often, and what happened. Each attack is one seeded command, and a failure prints
+how to repeat it. `make test` and `make long` run a part of each attack on every change.
 
 | attack | what was tried | what must hold | tried | failed |
 |---|---|---|--:|--:|
 """
 _AFTER = """
-"Failed" counts broken promises. Each of them is described in [the tables](design/reliability-tables.md), which have one row
-per kind of fault with its outcome, and the commands, seeds, and commits.
+"Failed" counts broken promises. Each of them is described in [the tables](design/reliability-tables.md), which have one
+row per kind of fault with its outcome, and the commands, seeds, and commits.
 """
 _KILLS = """
 ## Values lost when a process is killed
