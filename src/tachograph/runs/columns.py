@@ -182,8 +182,7 @@ def _differing_keys(details: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def started(nanoseconds: int, now: int) -> tuple[str, str]:
     """Return when a run started: relative to now, and as a local time with its offset."""
-    local = datetime.fromtimestamp(nanoseconds // 10**9, UTC).astimezone()
-    return f"{duration_text(max(0, now - nanoseconds) / 1e9)} ago", local.strftime("%Y-%m-%d %H:%M:%S%z")
+    return f"{duration_text(max(0, now - nanoseconds) / 1e9)} ago", time_of(nanoseconds)
 
 
 def duration_text(seconds: float) -> str:

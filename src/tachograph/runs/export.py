@@ -239,8 +239,8 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
 
 
 def time_of(nanoseconds: int) -> str:
-    """Return a time to the second in the local zone, as :mod:`tachograph.runs.filter` reads it."""
-    return datetime.fromtimestamp(nanoseconds // 1_000_000_000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    """Return a time to the second in the local zone with its offset, as :mod:`tachograph.runs.filter` parses it."""
+    return datetime.fromtimestamp(nanoseconds // 1_000_000_000).astimezone().strftime("%Y-%m-%d %H:%M:%S%z")
 
 
 def size_of(count: int) -> str:
