@@ -1,4 +1,7 @@
-"""The official exporters beside ours, out of the same collections: the tables of docs/exporters.md are made here."""
+"""The official exporters compared with Tachograph's, from the same collections.
+
+The tables of docs/design/exporters-compared.md are made here.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from places import ROOT
 from programs import run
 from receivers import receiving
 
-PAGE = ROOT / "docs" / "exporters.md"
+PAGE = ROOT / "docs" / "design" / "exporters-compared.md"
 REQUESTS: Mapping[str, tuple[Any, str]] = {
     "metrics": (ExportMetricsServiceRequest, "metrics"),
     "traces": (ExportTraceServiceRequest, "spans"),
@@ -218,9 +221,9 @@ def otlp_table(tmp_path: Path, preference: str) -> str:
 
 @pytest.mark.parametrize("preference", ["cumulative", "delta", "lowmemory"])
 def test_the_official_otlp_exporters_send_what_ours_sends(tmp_path: Path, preference: str) -> None:
-    """Over both protocols, in each temporality, the same arrives, bit for bit; docs/exporters.md has the table."""
+    """Over both protocols, in each temporality, the same arrives, bit for bit; the page has the table."""
     made = otlp_table(tmp_path, preference)
-    assert made in PAGE.read_text(encoding="utf-8"), f"docs/exporters.md lacks:\n{made}"
+    assert made in PAGE.read_text(encoding="utf-8"), f"docs/design/exporters-compared.md lacks:\n{made}"
 
 
 PULLED = """
@@ -295,9 +298,9 @@ def prometheus_table(ours: str, openmetrics: str, theirs: str) -> str:
 
 
 def test_the_official_prometheus_reader_shows_what_our_page_shows(tmp_path: Path) -> None:
-    """The same names, values, types and help texts; docs/exporters.md has the table of what else differs."""
+    """The same names, values, types and help texts; the page has the table of what else differs."""
     done = run(tmp_path, RECORDING + PULLED, RANK="1", TACHOGRAPH_RUN="r", ROLE_NAME="trainer")
     assert (done.returncode, done.stderr) == (0, "")
     ours, openmetrics, theirs = ((tmp_path / name).read_text() for name in ("plain", "openmetrics", "theirs"))
     made = prometheus_table(ours, openmetrics, theirs)
-    assert made in PAGE.read_text(encoding="utf-8"), f"docs/exporters.md lacks:\n{made}"
+    assert made in PAGE.read_text(encoding="utf-8"), f"docs/design/exporters-compared.md lacks:\n{made}"

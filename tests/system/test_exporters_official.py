@@ -153,7 +153,7 @@ def test_their_time_out_is_theirs(protocol: str) -> None:
     before = time.monotonic()
     assert not behind(exporter_of(protocol, url, timeout=1), registry)
     assert time.monotonic() - before < 6
-    assert random.getstate() != drawn, "docs/exporters.md says that a retry of theirs draws"
+    assert random.getstate() != drawn, "docs/design/exporters-compared.md says that a retry of theirs draws"
     assert dropped(registry) == {"rejected": 1}
 
 
