@@ -82,7 +82,7 @@ class RunEnd(NamedTuple):
 
 
 ENDS = (
-    RunEnd("it comes to its end", "pass", "finished", "finished", "finished", "", 0),
+    RunEnd("it returns normally", "pass", "finished", "finished", "finished", "", 0),
     RunEnd("`sys.exit(3)`", "sys.exit(3)", "failed (exit code 3)", "failed with exit code 3", "finished", "", 3),
     RunEnd(
         "an exception",
@@ -94,7 +94,7 @@ ENDS = (
         1,
     ),
     RunEnd(
-        "an exception in a thread, the rest goes on",
+        "an exception in a thread; the main thread continues",
         "worker = threading.Thread(target=lambda: 1 / 0); worker.start(); worker.join()",
         *("finished", "finished", "finished", "", 0),
     ),
@@ -109,7 +109,7 @@ ENDS = (
         *("killed (SIGTERM)", "killed by SIGTERM", "killed (SIGTERM)", "", 128 + signal.SIGTERM),
     ),
     RunEnd(
-        "SIGKILL, as of the kernel where memory is short",
+        "SIGKILL, for example because memory ran out",
         "time.sleep(2.5); os.kill(os.getpid(), signal.SIGKILL)",
         *("killed (SIGKILL)", "killed by SIGKILL", "lost", "", 128 + signal.SIGKILL),
     ),
@@ -168,9 +168,9 @@ ENDS = (
         1,
         SPAWNED,
     ),
-    RunEnd("the hub is killed, the program goes on", KILL_THE_HUB, "finished", "finished", None, "", 0),
+    RunEnd("the hub is killed; the program continues", KILL_THE_HUB, "finished", "finished", None, "", 0),
 )
-HEAD = "| The program ends by | `runs list`, the page, the last line | without `run` | the first failure |"
+HEAD = "| How the program ends | `runs list`, the page, the last line | without `tachograph run` | the first failure |"
 
 
 def table() -> str:
