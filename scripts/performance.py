@@ -1,4 +1,4 @@
-"""The figures of docs/performance.md: its tables and pictures, from the JSON that the benches left in bench/results.
+"""The figures of docs/performance.md and docs/design/measurements.md, from the results in bench/results.
 
 ``python scripts/pages.py`` writes them. ``bench/quiet.sh bench/results`` measures anew.
 """
@@ -10,7 +10,7 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -21,6 +21,7 @@ from tachograph.runs.drawing import COLOURS
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "performance.md"
+MEASUREMENTS = ROOT / "docs" / "design" / "measurements.md"
 UNITS = {"ns": 1.0, "us": 1e3, "ms": 1e6}
 WIDTH, EDGE = 480, 14
 BAR, FIRST, DECADES = 212, 1e1, 7.3  # the longest bar's pixels; nanoseconds where the axis begins; powers of ten on it
@@ -96,9 +97,19 @@ def result(bench: str) -> dict[str, Any]:
 
 
 def page() -> str:
-    """Return the page with the tables of now."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, table in {"step": step(), "calls": calls(), "versions": versions()}.items():
+    """Return the page of performance with its current tables."""
+    return _with_tables(PAGE, {"step": step(), "calls": calls()})
+
+
+def measurements() -> str:
+    """Return the page of measurements with its current table of versions."""
+    return _with_tables(MEASUREMENTS, {"versions": versions()})
+
+
+def _with_tables(path: Path, tables: Mapping[str, str]) -> str:
+    """Return a page with its tables replaced, each between two comments."""
+    text = path.read_text(encoding="utf-8")
+    for name, table in tables.items():
         text = re.sub(f"(<!-- {name}: .*? -->\n).*?(\n<!-- end -->)", rf"\1\n{table}\2", text, flags=re.DOTALL)
     return text
 
@@ -231,6 +242,7 @@ def _svg(title: str, height: int, parts: Iterable[str]) -> str:
 
 FILES = {
     "performance.md": page,
+    "design/measurements.md": measurements,
     "images/performance-step.svg": step_picture,
     "images/performance-calls.svg": calls_picture,
 }
