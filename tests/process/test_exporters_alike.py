@@ -190,7 +190,7 @@ VIEWS: Mapping[str, tuple[Callable[[Sent], object], str]] = {
         ", but for the moment at which each collects",
     ),
     "spans: all of them": (lambda sent: [(where, str(span)) for where, _, span in parts(sent, "traces")], ""),
-    "events: names, times, attributes, trace context": (bodiless, ", with an empty body that ours leaves out"),
+    "events: names, times, attributes, trace context": (bodiless, ", with an empty body that `otlp` leaves out"),
 }
 
 
@@ -287,11 +287,13 @@ def prometheus_table(ours: str, openmetrics: str, theirs: str) -> str:
         "`target_info`": (same(*about),),
         "labels of a series": (f"without {lacking}" if lacking and series[1] < series[0] else "DIFFERENT",),
         "names with a point, for Prometheus 3": (
-            "`done_success_total`, ours `done.success_total`"
+            "`done_success_total`; on Tachograph's page `done.success_total`"
             if '{"done.success_total"' in openmetrics and '"done.success' not in theirs
             else "DIFFERENT",
         ),
-        "`le` of a whole bound": ("`1.0`, ours `1`" if "1" in bounds[0] and "1.0" in bounds[1] else "DIFFERENT",),
+        "`le` of a whole bound": (
+            "`1.0`; on Tachograph's page `1`" if "1" in bounds[0] and "1.0" in bounds[1] else "DIFFERENT",
+        ),
         "exemplars, for OpenMetrics": ("none" if " # {" in openmetrics and " # {" not in theirs else "DIFFERENT",),
     }
     return table("| | `PrometheusMetricReader` |", shown)
