@@ -25,7 +25,7 @@ _PRIVATE_PLACES = re.compile(r"\b(?:HAZARDS|DESIGN|STYLE|LANGUAGE)\.md\b|\bshare
 def pages() -> Iterator[Path]:
     """Yield the pages that are written by hand."""
     made = {"conformance.md", "bridges-conformance.md", "metrics.md", "launchers.md", "reliability-tables.md"}
-    for pattern in ("*.md", "docs/*.md", "docs/upstream/*.md"):
+    for pattern in ("*.md", "docs/*.md", "docs/design/*.md", "docs/upstream/*.md"):
         yield from (path for path in sorted(ROOT.glob(pattern)) if path.name not in made)
 
 
