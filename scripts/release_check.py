@@ -136,7 +136,7 @@ class Check:
         where = self._scratch / f"{version}{ending}"
         python = self._environment(where, interpreter, str(self._of(ending)))
         _run(python, "-W", "error", "-c", _RECORDS, cwd=self._scratch)
-        _run(where / "bin" / "tachograph", "init", "compose", "--out", where / "files", cwd=self._scratch)
+        _run(where / "bin" / "tachograph", "init", "compose", "--output", where / "files", cwd=self._scratch)
         if not (where / "files" / "collector-config" / "gateway.yaml").is_file():
             raise _Failed("tachograph init wrote no gateway.yaml")
         return _run(python, "--version").strip() + ": installed, records, hands out its files"

@@ -60,7 +60,7 @@ def test_the_documented_prometheus_finds_every_job_of_its_user(tmp_path: Path, m
     targets.mkdir(parents=True)
     stale = targets / f"{socket.gethostname()}-999999999.json"
     stale.write_text('[{"targets": ["127.0.0.1:9"]}]')
-    init = [sys.executable, "-m", "tachograph", "init", "prometheus", "--out", str(tmp_path / "monitoring")]
+    init = [sys.executable, "-m", "tachograph", "init", "prometheus", "--output", str(tmp_path / "monitoring")]
     subprocess.run(init, env=mine, check=True, capture_output=True)
     config = tmp_path / "monitoring" / "hub.yml"
     config.write_text(config.read_text().replace("interval: 5s", "interval: 1s"))

@@ -11,7 +11,7 @@ import pytest
 from launches import RUN
 from programs import environment, exported, number, write
 from tachograph import runs
-from tachograph.cli import commands
+from tachograph.cli import COMMANDS
 
 C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0"}
 PROGRAM = """
@@ -64,7 +64,7 @@ def test_a_program_in_a_c_locale_has_a_hub_of_its_own(tmp_path: Path) -> None:
     assert [point.value for point in runs.open("ö", tmp_path / "störe").points("accuracy")] == [0.5]
 
 
-@pytest.mark.parametrize("name", ["", *commands()])
+@pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_each_help_is_shown_in_a_c_locale(tmp_path: Path, name: str) -> None:
     """``--help`` of the program and of each command is printed, and nothing on stderr."""
     done = tachograph(tmp_path, *([name] if name else []), "--help")

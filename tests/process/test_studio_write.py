@@ -51,7 +51,7 @@ def writing(store: Path) -> Iterator[Writing]:
     """Run ``tachograph studio --write``, and read the token that it prints."""
     with alone(store, "--write") as studio:
         found = re.search(
-            r"/#token=([\w-]{43}) shows the runs in .*; with this link the page changes them", studio.said
+            r"/#token=([\w-]{43}) shows the runs in .* \(this link can change runs\)", studio.said
         )
         assert found, studio.said
         yield Writing(studio, found[1])
@@ -185,7 +185,7 @@ def test_the_token_of_a_file_is_not_printed(store: Path, tmp_path: Path) -> None
     file.write_text("hunter2\n")
     with alone(store, "--write", "--token-file", str(file)) as studio:
         assert "hunter2" not in studio.said
-        assert studio.said.endswith("; with the token the page changes them\n")
+        assert studio.said.endswith(" (with the token, the page can change runs)\n")
         page = Writing(studio, "hunter2")
         assert page.post("another", {"name": "x"}).status == 200
         cookie = ask(studio.url, "/?token=hunter2").headers["set-cookie"].split("; ")[0]

@@ -37,7 +37,7 @@ def test_the_alert_of_start_here(tmp_path: Path) -> None:
     """The last program of that page, run as it says beside the files of its fourth step, fires the alert it names."""
     page = (ROOT / "docs" / "start.md").read_text()
     program = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)[-1]
-    command = [sys.executable, "-m", "tachograph", "init", "prometheus", "--out", str(tmp_path / "prometheus")]
+    command = [sys.executable, "-m", "tachograph", "init", "prometheus", "--output", str(tmp_path / "prometheus")]
     subprocess.run(command, env=environment(tmp_path), check=True, capture_output=True)
     config = tmp_path / "prometheus" / "hub.yml"
     command = [sys.executable, "-m", "tachograph", "run", "--run-id", "nan", "--linger", "0", "--"]
