@@ -149,7 +149,7 @@ def test_a_job_of_two_nodes_arrives_at_the_gateway(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.splitlines()) == ["rank 0 of 2 is done", "rank 1 of 2 is done"]
         assert "no agent" not in done.stderr
-        assert "not all is with the gateway" not in done.stderr
+        assert "the gateway has not received all telemetry" not in done.stderr
         wait_until(lambda: shown(collector, "checkpoint_success_total") == {"0": 10, "1": 10}, 10, collector.page)
         runs = {labels["dl_run_id"] for _, labels, _ in collector.samples("program") if "dl_rank" in labels}
         assert runs == {"4711"}
@@ -177,11 +177,11 @@ def test_a_job_does_not_get_the_token(tmp_path: Path) -> None:
         ({"GATEWAY": ""}, "GATEWAY must be a URL"),
         ({"GATEWAY": "gateway:4318"}, "GATEWAY must be a URL such as http://gateway:4318, not 'gateway:4318'"),
         ({"GATEWAY_TOKEN": ""}, "GATEWAY_TOKEN is not set"),
-        ({"GATEWAY_TOKEN": "", "GATEWAY_TOKEN_FILE": "/none"}, "GATEWAY_TOKEN_FILE=/none cannot be read"),
-        ({"OTELCOL": "no-such-collector"}, "there is no program no-such-collector"),
-        ({"COLLECTOR_CONFIG": "/none"}, "there is no /none/agent.yaml"),
-        ({"NODE_FOLDER": "/proc/none"}, "its queue /proc/none/4711-n1/queue cannot be written"),
-        ({"OTLP_HTTP": "198.51.100.1:4318"}, "it ended: "),
+        ({"GATEWAY_TOKEN": "", "GATEWAY_TOKEN_FILE": "/none"}, "cannot read GATEWAY_TOKEN_FILE=/none"),
+        ({"OTELCOL": "no-such-collector"}, "no-such-collector not found on PATH"),
+        ({"COLLECTOR_CONFIG": "/none"}, "cannot read /none/agent.yaml"),
+        ({"NODE_FOLDER": "/proc/none"}, "cannot write to the queue folder /proc/none/4711-n1/queue"),
+        ({"OTLP_HTTP": "198.51.100.1:4318"}, "the collector exited: "),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
@@ -200,7 +200,7 @@ def test_what_is_wrong_is_said_and_the_job_runs(tmp_path: Path, given: dict[str,
 def test_a_gateway_that_is_away_is_said_and_the_agent_begins(tmp_path: Path) -> None:
     """The agent starts without its gateway: that is said, and the job sends to the agent."""
     done = node(tmp_path, DRAIN_SECONDS="1")
-    assert "does not answer now: what it has not got yet is kept in" in done.stderr
+    assert "does not respond; telemetry is queued in" in done.stderr
     assert "--endpoint http://127.0.0.1:" in done.stdout
     assert done.returncode == 0
 
@@ -218,7 +218,7 @@ def test_an_agent_that_the_node_has_is_used(tmp_path: Path) -> None:
             OTLP_HTTP="127.0.0.1:4318",
         )
         answering.join(10)
-    assert "uses the agent that this node has" in done.stderr
+    assert "using the agent that already runs on this node" in done.stderr
     assert done.stdout.startswith("tachograph run --run-id 4711 --endpoint http://127.0.0.1:4318 -- torchrun ")
 
 
