@@ -1,4 +1,4 @@
-"""A dashboard as Grafana's typed builders make it, with the look that all of ours share."""
+"""A dashboard made with Grafana's typed builders, in the style that all shipped dashboards share."""
 # ruff: noqa: INP001 - modules of one program: python scripts/dashboards
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 with warnings.catch_warnings():
-    # Files are provisioned in the classic model: every Grafana reads it, and the newer one only the newest.
+    # Use the classic model: all versions of Grafana read it, while only the newest ones read the newer model.
     warnings.simplefilter("ignore", DeprecationWarning)
     from grafana_foundation_sdk.builders import (
         bargauge,
@@ -40,7 +40,7 @@ _THIRD = 8
 
 
 class Query(NamedTuple):
-    """One expression of a panel; ``unit`` where it is not that of the panel."""
+    """One expression of a panel; ``unit`` overrides the unit of the panel."""
 
     expression: str
     legend: str
@@ -49,24 +49,24 @@ class Query(NamedTuple):
 
 
 class Board:
-    """One dashboard; panels stand in the order in which they are added, three in a row.
+    """One dashboard; panels appear in the order in which they are added, three per row.
 
     Args:
-        uid: names the file, too.
-        title: of the dashboard.
-        about: what it shows.
-        kind: of its data source.
-        datasource: uid of the data source that is chosen at first.
+        uid: the dashboard's uid, also used as the file name.
+        title: the dashboard's title.
+        description: what the dashboard shows.
+        kind: the type of its data source.
+        datasource: uid of the data source that is selected by default.
     """
 
-    def __init__(self, uid: str, title: str, about: str, *, kind: str, datasource: str) -> None:
+    def __init__(self, uid: str, title: str, description: str, *, kind: str, datasource: str) -> None:
         self.uid = uid
         self._kind = kind
         self._ids = 0
         self._made = (
             dashboard.Dashboard(title)
             .uid(uid)
-            .description(about)
+            .description(description)
             .tags(["tachograph"])
             .editable()
             .tooltip(DashboardCursorSync.CROSSHAIR)
@@ -88,21 +88,21 @@ class Board:
 
     @property
     def source(self) -> Any:
-        """The reference to the data source that is chosen."""
+        """The reference to the selected data source."""
         return shapes.DataSourceRef(type_val=self._kind, uid=f"${{{DATASOURCE}}}")
 
     def choice(
         self, name: str, label: str, query: str, *, several: bool = True, regex: str = "", every: str | None = ALL
     ) -> None:
-        """Add a variable; several values can be chosen, and all are at first, unless ``several`` is false.
+        """Add a variable that the user can select values of.
 
         Args:
-            name: of the variable.
-            label: what stands beside it.
-            query: what gives its values.
-            several: see above.
-            regex: takes the value out of what the query gives.
-            every: a regular expression that stands for all of them, or None for the list of them.
+            name: the variable's name.
+            label: the label next to its menu.
+            query: returns its values.
+            several: allow several values, and select all of them by default.
+            regex: extracts the value from what the query returns.
+            every: the regular expression to use if all are selected, or None for a list of all values.
         """
         made = dashboard.QueryVariable(name).label(label).datasource(self.source).query(query)
         made.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).multi(several).include_all(several)
@@ -119,7 +119,7 @@ class Board:
         self._made.with_variable(made)
 
     def row(self, title: str, *, repeat: str = "") -> None:
-        """Begin a row; ``repeat`` names the variable for each of whose values there is one."""
+        """Start a row; with ``repeat``, there is one row for each value of that variable."""
         made = dashboard.Row(title).id(self._next())
         if repeat:
             made.repeat(repeat)
@@ -128,7 +128,7 @@ class Board:
     def lines(
         self, title: str, *queries: Query, unit: str = "short", stacked: bool = False, repeat: str = "", **look: Any
     ) -> None:
-        """Add lines over time; ``look`` as in :meth:`_add`."""
+        """Add a panel of lines over time; ``look`` as in :meth:`_add`."""
         made = timeseries.Panel().legend(_legend()).tooltip(_tooltip()).span_nulls(False)
         if stacked:
             made.fill_opacity(40).stacking(common.StackingConfig().mode(shapes.StackingMode.NORMAL))
@@ -137,18 +137,18 @@ class Board:
         self._add(made, title, queries, unit, **look)
 
     def numbers(self, title: str, *queries: Query, unit: str = "short", **look: Any) -> None:
-        """Add the newest value of each series, in large digits."""
+        """Add a panel with the latest value of each series in large digits."""
         made = stat.Panel().reduce_options(_newest()).graph_mode(shapes.BigValueGraphMode.AREA)
         made.color_mode(shapes.BigValueColorMode.VALUE).text_mode(shapes.BigValueTextMode.VALUE_AND_NAME)
         self._add(made, title, queries, unit, **look)
 
     def bars(self, title: str, *queries: Query, unit: str = "short", **look: Any) -> None:
-        """Add a bar for the newest value of each series."""
+        """Add a panel with a bar for the latest value of each series."""
         made = bargauge.Panel().reduce_options(_newest()).orientation(shapes.VizOrientation.HORIZONTAL)
         self._add(made, title, queries, unit, instant=True, **look)
 
     def states(self, title: str, *queries: Query, unit: str = "short", **look: Any) -> None:
-        """Add a band for each series, which is coloured while it is 1."""
+        """Add a panel with a band for each series, which is colored while the value is 1."""
         made = statetimeline.Panel().legend(_legend()).tooltip(_tooltip()).merge_values(True)
         self._add(made, title, queries, unit, **look)
 
@@ -163,7 +163,7 @@ class Board:
         high: float | None = None,
         width: int = _THIRD,
         height: int = 8,
-        about: str = "",
+        description: str = "",
         instant: bool = False,
         alarm: float | None = None,
         on: bool = False,
@@ -171,23 +171,23 @@ class Board:
         """Add a panel.
 
         Args:
-            made: of its kind.
-            title: of the panel.
+            made: the builder of the panel.
+            title: the panel's title.
             queries: at least one.
-            unit: Grafana's id.
-            low: where the axis begins.
-            high: where it ends.
-            width: of the 24 columns.
+            unit: Grafana's id of the unit.
+            low: minimum of the axis.
+            high: maximum of the axis.
+            width: how many of the 24 columns the panel takes.
             height: in Grafana's units.
-            about: what there is to say besides.
-            instant: ask for the newest values only.
-            alarm: from this value on it is red.
-            on: green is for 1 and above only.
+            description: shown as a tooltip next to the title.
+            instant: query the latest values only.
+            alarm: color values from this one on red.
+            on: color only values of 1 and above green.
         """
         made.title(title).id(self._next()).datasource(self.source).unit(unit).span(width).height(height)
         made.thresholds(_thresholds(alarm, on=on))
-        if about:
-            made.description(about)
+        if description:
+            made.description(description)
         if low is not None:
             made.min(low)
         if high is not None:
@@ -205,7 +205,7 @@ class Board:
         self._made.with_panel(made)
 
     def add(self, made: Any) -> None:
-        """Add a panel that has all but its number, its data source and its colours."""
+        """Add a finished panel; this sets its id, its data source and its colors."""
         made.thresholds(_thresholds(None, on=False))
         self._made.with_panel(made.id(self._next()).datasource(self.source))
 
@@ -233,7 +233,7 @@ def _newest() -> Any:
 
 
 def _thresholds(alarm: float | None, *, on: bool) -> Any:
-    """Return from which value on what has which colour: without any, Grafana makes red what is above 80."""
+    """Return the color thresholds; without any, Grafana colors values above 80 red."""
     steps = [Threshold(value=None, color="transparent" if on else "green")]
     steps += [Threshold(value=1, color="green")] if on else []
     steps += [Threshold(value=alarm, color="red")] if alarm is not None else []

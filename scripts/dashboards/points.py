@@ -1,6 +1,6 @@
-"""Points of MetricsLogger, and curves of Metric, in InfluxDB: by step, role and uid, in InfluxQL.
+"""MetricsLogger: points of MetricsLogger, and curves of Metric, in InfluxDB, by step, role and uid.
 
-InfluxQL, because InfluxDB 1, 2 and 3 all answer it (2 through a mapping of databases to buckets); Flux is gone in 3.
+The queries are InfluxQL because InfluxDB 1, 2 and 3 all support it (2 needs a database mapping); 3 has no Flux.
 """
 # ruff: noqa: INP001, S608 - modules of one program: python scripts/dashboards; it queries no database itself
 
@@ -18,15 +18,15 @@ from grafana_foundation_sdk.models.dashboard import DataTransformerConfig, Varia
 
 from tachograph.logger._identity import COUNTING
 
-_TAGS = "role", "uid", "dl.rank"  # the last one of a Metric's curves
+_TAGS = "role", "uid", "dl.rank"  # dl.rank: only the curves of a Metric have it
 _BY = ", ".join(f'"{tag}"' for tag in _TAGS)
 _WHERE = '$timeFilter AND "role" =~ /^${role:regex}$/ AND "uid" =~ /^${uid:regex}$/'
 _ALIAS = " ".join(f"$tag_{tag}" for tag in _TAGS[:2])
-_X = list(dict.fromkeys(["step", *COUNTING, "x"]))  # "x" is what a Metric's curves have
+_X = list(dict.fromkeys(["step", *COUNTING, "x"]))  # "x" is the field of a Metric's curves
 
 
 class InfluxQL(Dataquery):
-    """A query as Grafana's InfluxDB data source takes it; the builders have no type for it."""
+    """A query for Grafana's InfluxDB data source; the builders have no type for it."""
 
     def __init__(self, source: Any, query: str, *, table: bool = False, alias: str = "") -> None:
         self._json = {
@@ -39,7 +39,7 @@ class InfluxQL(Dataquery):
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return what stands in the dashboard."""
+        """Return the JSON of the query."""
         return self._json
 
 
@@ -58,7 +58,7 @@ def points(board: Board) -> Board:
     xs = [VariableOption(text=name, value=name, selected=name == _X[0]) for name in _X]
     board.variable(
         dashboard.CustomVariable("x")
-        .label("Over")
+        .label("x-axis")
         .values(",".join(_X))
         .options(xs)
         .current(VariableOption(text=_X[0], value=_X[0]))
@@ -71,13 +71,13 @@ def points(board: Board) -> Board:
     by_time = f'SELECT mean("$field") FROM "$measurement" WHERE {_WHERE} GROUP BY time($__interval), {_BY} fill(none)'
     board.add(_over_time("$measurement: $field over time", InfluxQL(source, by_time, alias=_ALIAS), span=14))
     newest = f'SELECT last("$field") FROM "$measurement" WHERE {_WHERE} GROUP BY {_BY}'
-    board.add(_newest("$measurement: newest $field", InfluxQL(source, newest, alias=_ALIAS), span=10))
+    board.add(_newest("$measurement: latest $field", InfluxQL(source, newest, alias=_ALIAS), span=10))
     for title, name, unit in (
         ("CPU", "sys_cpu_usage", "percent"),
         ("Memory", "sys_mem_used", "mbytes"),
         ("GPU memory", "gpu_mem_allocated_mb", "mbytes"),
     ):
-        # Of whatever measurement was logged with the system's metrics.
+        # Searches all measurements: any of them may have been logged with system metrics.
         query = f'SELECT mean("{name}") FROM /.+/ WHERE {_WHERE} GROUP BY time($__interval), {_BY} fill(none)'
         made = _over_time(title, InfluxQL(source, query, alias=_ALIAS), span=8).unit(unit).min(0)
         board.add(made)
@@ -86,7 +86,7 @@ def points(board: Board) -> Board:
 
 def _by_x(query: InfluxQL) -> Any:
     made = xychart.Panel().title("$measurement: $field over $x").span(24).height(11).with_target(_Built(query))
-    # The line protocol has tags as text, and x is one, unless the logger has counting_tags="field".
+    # x is a tag, which InfluxDB stores as text, unless the logger has counting_tags="field".
     number = {"fields": {}, "conversions": [{"targetField": "x", "destinationType": "number"}]}
     made.with_transformation(DataTransformerConfig(id_val="convertFieldType", options=number))
     made.with_transformation(DataTransformerConfig(id_val="sortBy", options={"fields": {}, "sort": [{"field": "x"}]}))

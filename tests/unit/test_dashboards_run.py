@@ -71,7 +71,7 @@ def test_progress_becomes_bars(tmp_path: Path) -> None:
     }
     assert [target["legendFormat"].partition(" {{")[0] for target in found["Loops"]["targets"]] == [
         "steps: rate",
-        "steps: left",
+        "steps: remaining",
         "stream: done",
         "stream: rate",
     ]
