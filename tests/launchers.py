@@ -1,7 +1,7 @@
-"""The launchers whose ranks are tested, and docs/launchers.md: what their ranks record, and what is stored of it.
+"""The tested launchers, and docs/launchers.md: the values that their ranks record compared with the stored ones.
 
-``python tests/launchers.py`` runs a job with each and writes the page; ``test_launchers.py`` runs them, too, and holds
-each to its row.
+``python tests/launchers.py`` runs a job with each launcher and writes the page; ``test_launchers.py`` runs the same
+jobs and compares each with its row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TIME_LIMIT = 75.0
 TRIES = 2
 BIN = Path(sys.executable).parent
 
-# Each value is noted in a file of its process before it is recorded, and each rank says which process it is.
+# Each process writes each value to its own file before recording it, and each rank writes down its process id.
 _TRAINING = """
     import os
     import tachograph
@@ -123,7 +123,7 @@ _ACCELERATE = """
     if __name__ == "__main__":
         {call}
 """
-# A rank starts a child of its own, which inherits its variables: a helper.
+# A rank starts a child process, which inherits its environment variables: a helper.
 _OF_A_LAUNCHER = """
     import os, subprocess, sys
     from training import early, train
@@ -154,7 +154,7 @@ _TORCHRUN = (*_PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-p
 _ACCELERATE_LAUNCH = (str(BIN / "accelerate"), "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
 _ACCELERATE_REST = ("--main_process_port", "0", "--mixed_precision", "no", "--dynamo_backend", "no")
 _MPICH = (str(BIN / "mpiexec.hydra"), "-n", "2", *_PYTHON)
-# Both wheels have an mpiexec: this is what Open MPI's calls (mpirun(1), "prterun").
+# Both wheels install an mpiexec. Open MPI's runs this program (mpirun(1), "prterun").
 _OPEN_MPI = (str(BIN / "prterun"), "--personality", "ompi", "--map-by", ":OVERSUBSCRIBE", "-n", "2", *_PYTHON)
 _AS_ROOT = {f"{name}_ALLOW_RUN_AS_ROOT{more}": "1" for name in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
 
@@ -343,21 +343,27 @@ _HEAD = """# Launchers, ranks and values
 
 <!-- Made by `python tests/launchers.py`; do not edit it here. -->
 
-Each row is a job of two ranks under `tachograph run`, by the real launcher where the row does not say *variables*. Each
-rank records a value before it joins its process group (Lightning's: the program, before `fit()`) and 101 values after
-that; the processes note each value in a file of their own, too. `tests/system/test_launchers.py` holds every row to it:
-what is stored is what was noted, each value once, under the rank that recorded it.
+This page shows that Tachograph finds out the rank of each process with all common launchers, and stores each value once
+and under the rank that recorded it. Each row is a job with two ranks under `tachograph run`. Rows that say *variables*
+only set the launcher's environment variables; all others use the real launcher.
+
+Each rank records one value before it joins its process group (with Lightning, the program does so before `fit()`) and
+101 values after that. `tests/system/test_launchers.py` compares the stored values with those that each process wrote to
+its own file.
 
 | launcher | the rank is from | other processes | recorded | rank 0 | rank 1 | no rank | lost |
 |---|---|---|--:|--:|--:|--:|---|
 """
 _TAIL = """
-- A rank that is known late takes the values recorded before along, up to 10,000 of them, where a launcher or
-  `multiprocessing` has started the process. A program that is started plainly may be no rank at all: its values leave
-  after a second, and those from before its process group have no rank. So it is with Lightning before `fit()`.
-- torchrun's own process, and that of `accelerate launch`, have the role `agent`, and no rank.
-- In the last four rows each rank starts a child, which inherits its variables and joins no group: a helper. Its value
-  is counted (`helper`), and delivered only with `TACHOGRAPH_HELPERS=1`.
+- **Rank known late.** If a launcher or `multiprocessing` started the process, values from before the process group also
+  get the rank, up to 10,000 of them. A program that you start directly may have no rank at all, so its values are sent
+  after one second. Values from before its process group then have no rank, as with Lightning before `fit()`.
+- **Agents.** The processes of torchrun and `accelerate launch` themselves have the role `agent` and no rank.
+- **Helpers.** In the last four rows, each rank starts a child process, which inherits the environment variables but
+  does not join the process group. Its value is dropped and counted with the reason `helper`. It is recorded only with
+  `TACHOGRAPH_HELPERS=1`.
+
+See also: [hub](hub.md) · [bridges](bridges.md) · [how zero-code recording works](zero-code.md)
 """
 
 
