@@ -195,7 +195,7 @@ CHECKPOINT_DURATION = _step(
     "checkpoint.duration",
     "s",
     "histogram",
-    "Duration of a checkpoint: `torch.save` and similar calls; files written without a training step between are one.",
+    "Duration of a checkpoint (`torch.save` and others); files saved without a step in between count as one.",
 )
 COMPILE_DURATION = _step("compile.duration", "s", "histogram", "Duration of a compilation by `torch.compile`.")
 DEVICE_STEP_DURATION = _step(
