@@ -63,7 +63,7 @@ class Board:
         self.uid = uid
         self._kind = kind
         self._ids = 0
-        self._made = (
+        self._dashboard = (
             dashboard.Dashboard(title)
             .uid(uid)
             .description(description)
@@ -82,7 +82,7 @@ class Board:
             )
         )
         chosen = VariableOption(text=datasource, value=datasource)
-        self._made.with_variable(
+        self._dashboard.with_variable(
             dashboard.DatasourceVariable(DATASOURCE).label("Data source").type(kind).current(chosen)
         )
 
@@ -104,57 +104,57 @@ class Board:
             regex: extracts the value from what the query returns.
             every: the regular expression to use if all are selected, or None for a list of all values.
         """
-        made = dashboard.QueryVariable(name).label(label).datasource(self.source).query(query)
-        made.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).multi(several).include_all(several)
+        variable = dashboard.QueryVariable(name).label(label).datasource(self.source).query(query)
+        variable.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).multi(several).include_all(several)
         if several:
-            made.current(_ALL)
+            variable.current(_ALL)
             if every is not None:
-                made.all_value(every)
+                variable.all_value(every)
         if regex:
-            made.regex(regex)
-        self._made.with_variable(made)
+            variable.regex(regex)
+        self._dashboard.with_variable(variable)
 
-    def variable(self, made: Any) -> None:
+    def variable(self, variable: Any) -> None:
         """Add a variable of another kind."""
-        self._made.with_variable(made)
+        self._dashboard.with_variable(variable)
 
     def row(self, title: str, *, repeat: str = "") -> None:
         """Start a row; with ``repeat``, there is one row for each value of that variable."""
-        made = dashboard.Row(title).id(self._next())
+        row = dashboard.Row(title).id(self._next())
         if repeat:
-            made.repeat(repeat)
-        self._made.with_row(made)
+            row.repeat(repeat)
+        self._dashboard.with_row(row)
 
     def lines(
         self, title: str, *queries: Query, unit: str = "short", stacked: bool = False, repeat: str = "", **look: Any
     ) -> None:
         """Add a panel of lines over time; ``look`` as in :meth:`_add`."""
-        made = timeseries.Panel().legend(_legend()).tooltip(_tooltip()).span_nulls(False)
+        panel = timeseries.Panel().legend(_legend()).tooltip(_tooltip()).span_nulls(False)
         if stacked:
-            made.fill_opacity(40).stacking(common.StackingConfig().mode(shapes.StackingMode.NORMAL))
+            panel.fill_opacity(40).stacking(common.StackingConfig().mode(shapes.StackingMode.NORMAL))
         if repeat:
-            made.repeat(repeat).repeat_direction("h").max_per_row(3)
-        self._add(made, title, queries, unit, **look)
+            panel.repeat(repeat).repeat_direction("h").max_per_row(3)
+        self._add(panel, title, queries, unit, **look)
 
     def numbers(self, title: str, *queries: Query, unit: str = "short", **look: Any) -> None:
         """Add a panel with the latest value of each series in large digits."""
-        made = stat.Panel().reduce_options(_newest()).graph_mode(shapes.BigValueGraphMode.AREA)
-        made.color_mode(shapes.BigValueColorMode.VALUE).text_mode(shapes.BigValueTextMode.VALUE_AND_NAME)
-        self._add(made, title, queries, unit, **look)
+        panel = stat.Panel().reduce_options(_newest()).graph_mode(shapes.BigValueGraphMode.AREA)
+        panel.color_mode(shapes.BigValueColorMode.VALUE).text_mode(shapes.BigValueTextMode.VALUE_AND_NAME)
+        self._add(panel, title, queries, unit, **look)
 
     def bars(self, title: str, *queries: Query, unit: str = "short", **look: Any) -> None:
         """Add a panel with a bar for the latest value of each series."""
-        made = bargauge.Panel().reduce_options(_newest()).orientation(shapes.VizOrientation.HORIZONTAL)
-        self._add(made, title, queries, unit, instant=True, **look)
+        panel = bargauge.Panel().reduce_options(_newest()).orientation(shapes.VizOrientation.HORIZONTAL)
+        self._add(panel, title, queries, unit, instant=True, **look)
 
     def states(self, title: str, *queries: Query, unit: str = "short", **look: Any) -> None:
         """Add a panel with a band for each series, which is colored while the value is 1."""
-        made = statetimeline.Panel().legend(_legend()).tooltip(_tooltip()).merge_values(True)
-        self._add(made, title, queries, unit, **look)
+        panel = statetimeline.Panel().legend(_legend()).tooltip(_tooltip()).merge_values(True)
+        self._add(panel, title, queries, unit, **look)
 
     def _add(
         self,
-        made: Any,
+        panel: Any,
         title: str,
         queries: Sequence[Query],
         unit: str,
@@ -171,7 +171,7 @@ class Board:
         """Add a panel.
 
         Args:
-            made: the builder of the panel.
+            panel: the builder of the panel.
             title: the panel's title.
             queries: at least one.
             unit: Grafana's id of the unit.
@@ -184,30 +184,30 @@ class Board:
             alarm: color values from this one on red.
             on: color only values of 1 and above green.
         """
-        made.title(title).id(self._next()).datasource(self.source).unit(unit).span(width).height(height)
-        made.thresholds(_thresholds(alarm, on=on))
+        panel.title(title).id(self._next()).datasource(self.source).unit(unit).span(width).height(height)
+        panel.thresholds(_thresholds(alarm, on=on))
         if description:
-            made.description(description)
+            panel.description(description)
         if low is not None:
-            made.min(low)
+            panel.min(low)
         if high is not None:
-            made.max(high)
+            panel.max(high)
         for place, query in enumerate(queries):
             target = prometheus.Dataquery().ref_id(ref_id(place)).expr(query.expression).legend_format(query.legend)
             target.datasource(self.source)
             if instant:
                 target.instant()
-            made.with_target(target)
+            panel.with_target(target)
             look = [DynamicConfigValue("unit", query.unit)] if query.unit else []
             look += [DynamicConfigValue("custom.axisPlacement", "right")] if query.right else []
             if look:
-                made.override_by_query(ref_id(place), look)
-        self._made.with_panel(made)
+                panel.override_by_query(ref_id(place), look)
+        self._dashboard.with_panel(panel)
 
-    def add(self, made: Any) -> None:
+    def add(self, panel: Any) -> None:
         """Add a finished panel; this sets its id, its data source and its colors."""
-        made.thresholds(_thresholds(None, on=False))
-        self._made.with_panel(made.id(self._next()).datasource(self.source))
+        panel.thresholds(_thresholds(None, on=False))
+        self._dashboard.with_panel(panel.id(self._next()).datasource(self.source))
 
     def _next(self) -> int:
         self._ids += 1
@@ -215,13 +215,13 @@ class Board:
 
     def text(self) -> str:
         """Return the dashboard as JSON."""
-        encoded = JSONEncoder().encode(self._made.build())
+        encoded = JSONEncoder().encode(self._dashboard.build())
         return json.dumps(json.loads(encoded), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def _legend() -> Any:
-    made = common.VizLegendOptions().show_legend(True)
-    return made.display_mode(shapes.LegendDisplayMode.LIST).placement(shapes.LegendPlacement.BOTTOM)
+    legend = common.VizLegendOptions().show_legend(True)
+    return legend.display_mode(shapes.LegendDisplayMode.LIST).placement(shapes.LegendPlacement.BOTTOM)
 
 
 def _tooltip() -> Any:

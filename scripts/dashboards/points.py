@@ -70,8 +70,8 @@ def points(board: Board) -> Board:
     board.add(_by_x(InfluxQL(source, by_x, table=True)))
     by_time = f'SELECT mean("$field") FROM "$measurement" WHERE {_WHERE} GROUP BY time($__interval), {_BY} fill(none)'
     board.add(_over_time("$measurement: $field over time", InfluxQL(source, by_time, alias=_ALIAS), span=14))
-    newest = f'SELECT last("$field") FROM "$measurement" WHERE {_WHERE} GROUP BY {_BY}'
-    board.add(_newest("$measurement: latest $field", InfluxQL(source, newest, alias=_ALIAS), span=10))
+    latest = f'SELECT last("$field") FROM "$measurement" WHERE {_WHERE} GROUP BY {_BY}'
+    board.add(_latest("$measurement: latest $field", InfluxQL(source, latest, alias=_ALIAS), span=10))
     for title, name, unit in (
         ("CPU", "sys_cpu_usage", "percent"),
         ("Memory", "sys_mem_used", "mbytes"),
@@ -79,44 +79,44 @@ def points(board: Board) -> Board:
     ):
         # Searches all measurements: any of them may have been logged with system metrics.
         query = f'SELECT mean("{name}") FROM /.+/ WHERE {_WHERE} GROUP BY time($__interval), {_BY} fill(none)'
-        made = _over_time(title, InfluxQL(source, query, alias=_ALIAS), span=8).unit(unit).min(0)
-        board.add(made)
+        panel = _over_time(title, InfluxQL(source, query, alias=_ALIAS), span=8).unit(unit).min(0)
+        board.add(panel)
     return board
 
 
 def _by_x(query: InfluxQL) -> Any:
-    made = xychart.Panel().title("$measurement: $field over $x").span(24).height(11).with_target(_Built(query))
+    panel = xychart.Panel().title("$measurement: $field over $x").span(24).height(11).with_target(_Built(query))
     # x is a tag, which InfluxDB stores as text, unless the logger has counting_tags="field".
-    number = {"fields": {}, "conversions": [{"targetField": "x", "destinationType": "number"}]}
-    made.with_transformation(DataTransformerConfig(id_val="convertFieldType", options=number))
-    made.with_transformation(DataTransformerConfig(id_val="sortBy", options={"fields": {}, "sort": [{"field": "x"}]}))
-    apart = {"fields": list(_TAGS), "keepFields": False, "naming": {"asLabels": True}}
-    made.with_transformation(DataTransformerConfig(id_val="partitionByValues", options=apart))
+    to_number = {"fields": {}, "conversions": [{"targetField": "x", "destinationType": "number"}]}
+    panel.with_transformation(DataTransformerConfig(id_val="convertFieldType", options=to_number))
+    panel.with_transformation(DataTransformerConfig(id_val="sortBy", options={"fields": {}, "sort": [{"field": "x"}]}))
+    partition = {"fields": list(_TAGS), "keepFields": False, "naming": {"asLabels": True}}
+    panel.with_transformation(DataTransformerConfig(id_val="partitionByValues", options=partition))
     series = (
         xychart.XYSeriesConfig()
-        .x(xychart.XychartXYSeriesConfigX().matcher(_named("x")))
-        .y(xychart.XychartXYSeriesConfigY().matcher(_named("value")))
+        .x(xychart.XychartXYSeriesConfigX().matcher(_match_field("x")))
+        .y(xychart.XychartXYSeriesConfigY().matcher(_match_field("value")))
     )
-    made.mapping(xy.SeriesMapping.AUTO).series([series]).show(xy.XYShowMode.POINTS_AND_LINES)
-    return made.legend(_legend()).tooltip(common.VizTooltipOptions().mode(shapes.TooltipDisplayMode.SINGLE))
+    panel.mapping(xy.SeriesMapping.AUTO).series([series]).show(xy.XYShowMode.POINTS_AND_LINES)
+    return panel.legend(_legend()).tooltip(common.VizTooltipOptions().mode(shapes.TooltipDisplayMode.SINGLE))
 
 
-def _named(field: str) -> Any:
+def _match_field(field: str) -> Any:
     return xychart.MatcherConfig().id("byName").options(field)
 
 
 def _over_time(title: str, query: InfluxQL, *, span: int) -> Any:
-    made = timeseries.Panel().title(title).span(span).height(8).with_target(_Built(query)).legend(_legend())
-    return made.tooltip(common.VizTooltipOptions().mode(shapes.TooltipDisplayMode.MULTI))
+    panel = timeseries.Panel().title(title).span(span).height(8).with_target(_Built(query)).legend(_legend())
+    return panel.tooltip(common.VizTooltipOptions().mode(shapes.TooltipDisplayMode.MULTI))
 
 
-def _newest(title: str, query: InfluxQL, *, span: int) -> Any:
-    made = bargauge.Panel().title(title).span(span).height(8).with_target(_Built(query))
-    return made.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"])).orientation(
+def _latest(title: str, query: InfluxQL, *, span: int) -> Any:
+    panel = bargauge.Panel().title(title).span(span).height(8).with_target(_Built(query))
+    return panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"])).orientation(
         shapes.VizOrientation.HORIZONTAL
     )
 
 
 def _legend() -> Any:
-    made = common.VizLegendOptions().show_legend(True)
-    return made.display_mode(shapes.LegendDisplayMode.LIST).placement(shapes.LegendPlacement.BOTTOM)
+    legend = common.VizLegendOptions().show_legend(True)
+    return legend.display_mode(shapes.LegendDisplayMode.LIST).placement(shapes.LegendPlacement.BOTTOM)

@@ -123,7 +123,7 @@ def panel(
         for place, query in enumerate(queries)
         if query.overrides
     ]
-    made: Json = {
+    result: Json = {
         "type": kind,
         "title": title,
         "transparent": False,
@@ -132,7 +132,7 @@ def panel(
         "fieldConfig": {"defaults": {"thresholds": _THRESHOLDS, **defaults}, "overrides": overrides},
         "options": options,
     }
-    return {**made, "description": description} if description else made
+    return {**result, "description": description} if description else result
 
 
 def _target(ref: str, query: Query) -> Json:
@@ -191,13 +191,13 @@ def stat(title: str, queries: Sequence[Query], *, defaults: Json | None = None, 
 def placed(panels: Iterable[tuple[Json, int, int]]) -> list[Json]:
     """Place panels from left to right and top to bottom; each comes with its width and height in Grafana's units."""
     x = y = tallest = 0
-    found = []
-    for number, (made, width, height) in enumerate(panels, 1):
+    result = []
+    for number, (panel_json, width, height) in enumerate(panels, 1):
         if x + width > WIDTH:
             x, y, tallest = 0, y + tallest, 0
-        found.append({**made, "id": number, "gridPos": {"x": x, "y": y, "w": width, "h": height}})
+        result.append({**panel_json, "id": number, "gridPos": {"x": x, "y": y, "w": width, "h": height}})
         x, tallest = x + width, max(tallest, height)
-    return found
+    return result
 
 
 def datasource_variable(datasource: str) -> Json:
@@ -281,8 +281,8 @@ def grafana_unit(units: str | None) -> str:
     """
     if not units:
         return "short"
-    found = _IDS.get(units)
-    if found is not None:
-        return found
+    unit_id = _IDS.get(units)
+    if unit_id is not None:
+        return unit_id
     words = units.replace("{", "").replace("}", "").strip()
     return f"suffix:{words}" if words else "short"

@@ -95,46 +95,46 @@ class Chart(NamedTuple):
 def defined_charts(run: Run) -> list[Chart]:
     """Return the charts of a run in the order of their first definition; the latest definition applies."""
     newest: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for about in sorted(run.definitions(), key=_time):
-        newest[str(about.get("group", "")), str(about["metric"])] = about
+    for definition in sorted(run.definitions(), key=_time):
+        newest[str(definition.get("group", "")), str(definition["metric"])] = definition
     registry = Registry(enabled=True)  # to derive the names of the gauges
-    found: dict[tuple[str, str], Chart] = {}
-    for (group, metric), about in newest.items():
+    charts: dict[tuple[str, str], Chart] = {}
+    for (group, metric), definition in newest.items():
         if not group and any(other and name == metric for other, name in newest):
             continue  # the metric was added to a group later
-        key = _REPEATED.sub("", metric)
-        if key != metric and (group, key) in newest:
+        base_name = _REPEATED.sub("", metric)
+        if base_name != metric and (group, base_name) in newest:
             continue
-        where = (group, "") if group else ("", metric)
-        chart = found.setdefault(where, Chart(group, _x(group, newest), []))
-        chart.metrics.append(_charted(run, registry, group, about))
-    return list(found.values())
+        chart_key = (group, "") if group else ("", metric)
+        chart = charts.setdefault(chart_key, Chart(group, _x(group, newest), []))
+        chart.metrics.append(_charted(run, registry, group, definition))
+    return list(charts.values())
 
 
-def _time(about: Mapping[str, Any]) -> int:
-    return int(about["time_unix_nano"])
+def _time(definition: Mapping[str, Any]) -> int:
+    return int(definition["time_unix_nano"])
 
 
 def _x(group: str, newest: Mapping[tuple[str, str], Mapping[str, Any]]) -> Axis:
     axes = [
-        Axis("", str(about.get("x_units", "")), _bound(about, "x_lower"), _bound(about, "x_upper"))
-        for (other, _), about in newest.items()
+        Axis("", str(definition.get("x_units", "")), _bound(definition, "x_lower"), _bound(definition, "x_upper"))
+        for (other, _), definition in newest.items()
         if group and other == group
     ]
     return next((axis for axis in reversed(axes) if axis != Axis()), Axis())
 
 
-def _bound(about: Mapping[str, Any], key: str) -> float | None:
+def _bound(definition: Mapping[str, Any], key: str) -> float | None:
     """Return a bound if it is a finite number, else None; definitions can come from any program."""
     try:
-        return finite(about[key], key)
+        return finite(definition[key], key)
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def _charted(run: Run, registry: Registry, group: str, about: Mapping[str, Any]) -> Charted:
-    name, units = str(about["metric"]), str(about.get("units", ""))
-    scale = Axis(str(about.get("scale", "")), units, _bound(about, "lower"), _bound(about, "upper"))
+def _charted(run: Run, registry: Registry, group: str, definition: Mapping[str, Any]) -> Charted:
+    name, units = str(definition["metric"]), str(definition.get("units", ""))
+    scale = Axis(str(definition.get("scale", "")), units, _bound(definition, "lower"), _bound(definition, "upper"))
     scope = group or SCOPE
     try:
         gauge = registry.group(scope).declare(
@@ -143,7 +143,7 @@ def _charted(run: Run, registry: Registry, group: str, about: Mapping[str, Any])
     except ValueError:  # "" and "tachograph.metric" are one scope
         gauge = registry.group(scope).instrument(name)
     charted = Charted(name, scope, prometheus_name(gauge.name, gauge.unit, "gauge"), units or gauge.unit, scale)
-    if not about.get("progress"):
+    if not definition.get("progress"):
         return charted
     points = [point.more for point in islice(_points(run, name, group), _INSPECTED_POINTS)]
     total = any("total" in more for more in points)
@@ -244,8 +244,8 @@ class _Panels:
         ]
 
     def _named(self, metric: Charted, *more: str) -> str:
-        what, *labels = more or ("",)
-        return " ".join(filter(None, [literal(metric.name) + what, *labels, self._legend]))
+        suffix, *labels = more or ("",)
+        return " ".join(filter(None, [literal(metric.name) + suffix, *labels, self._legend]))
 
     def _of(self, metric: Charted, gauge: str) -> str:
         return selector(gauge, f"otel_scope_name={quoted(metric.scope)}", self._matchers)
