@@ -163,20 +163,20 @@ class Launcher(NamedTuple):
     """A way to start two ranks.
 
     Attributes:
-        title: on the page.
-        told_by: where the rank comes from, on the page.
-        program: of the ranks, or of the process that starts them.
-        command: before the program's path.
-        arguments: behind it.
-        others: the roles of the job's processes that are no ranks.
-        rankless: values that are stored without a rank.
-        helpers: values of helpers, which are counted alone.
-        places: whether each rank knows its place on the node.
+        title: its name on the page.
+        rank_source: where the rank comes from, for the page.
+        program: the program of the ranks, or of the process that starts them.
+        command: the command before the program's path.
+        arguments: the arguments after it.
+        others: the roles of processes that are not ranks.
+        rankless: the number of values stored without a rank.
+        helpers: the number of values from helpers, which are dropped and counted.
+        places: whether each rank knows its local rank.
         more: environment variables of the job.
     """
 
     title: str
-    told_by: str
+    rank_source: str
     program: str
     command: tuple[str, ...] = _PYTHON
     arguments: tuple[str, ...] = ()
@@ -244,14 +244,14 @@ LAUNCHERS = {
 
 
 class Found(NamedTuple):
-    """A job of a launcher, after its end.
+    """The result of a finished job.
 
     Attributes:
-        recorded: the values of each rank, by metric, and how often, as the processes have noted them; of those that are
-            no ranks under None.
-        stored: the same, as they are in the store.
-        processes: of the run, but for those that went on as a rank.
-        said: the lines of ``tachograph run`` and the job on stderr.
+        recorded: how often each rank recorded each value, from the files that the processes wrote; the rank is
+            None for processes that are not ranks.
+        stored: the same, from the store.
+        processes: the processes of the run, without those that later became a rank.
+        said: the lines that ``tachograph run`` and the job wrote to stderr.
     """
 
     recorded: Counter[tuple[int | None, str, float]]
@@ -261,15 +261,15 @@ class Found(NamedTuple):
 
     @property
     def lost(self) -> str:
-        """Return what the last line of ``tachograph run`` says was lost."""
+        """Return the losses in the last line of ``tachograph run``."""
         return re.findall(r"events were recorded, (?:lost: )?(.+?); tachograph", self.said)[-1]
 
 
 def run(launcher: Launcher, folder: Path) -> Found:
-    """Run a job of a launcher to its end.
+    """Run a launcher's job to its end.
 
     Raises:
-        AssertionError: it failed; the message has its lines on stderr.
+        AssertionError: the job failed; the message is its stderr.
     """
     write(folder, _TRAINING, "training.py")
     done, number = job(folder, launcher.program, *launcher.arguments, command=launcher.command, **launcher.more)
@@ -290,12 +290,12 @@ def run(launcher: Launcher, folder: Path) -> Found:
 def job(
     folder: Path, program: str, *arguments: str, command: tuple[str, ...] = _PYTHON, **more: str
 ) -> tuple[subprocess.CompletedProcess[str], int]:
-    """Run a job to its end, and return the number of the try, too: its store and its notes have it in their names.
+    """Run a job to its end, and return the number of the attempt, which is part of the names of its folders.
 
-    gloo by itself hangs now and then on a small machine: the whole job is tried again.
+    gloo sometimes hangs on a small machine, so a job that does not end is run again.
 
     Raises:
-        TimeoutError: it never ended in time.
+        TimeoutError: no attempt ended in time.
     """
     path = str(write(folder, program))
     for number in range(TRIES):
@@ -323,7 +323,7 @@ def job(
 
 
 def others_of(found: Found) -> list[runs.Process]:
-    """Return the processes of a job that are none of its two ranks."""
+    """Return the processes of a job that are not one of its two ranks."""
     return [each for each in found.processes if each.rank not in (0, 1)]
 
 
@@ -335,7 +335,7 @@ def row(launcher: Launcher, found: Found) -> str:
         (each.role or "the program") + ("" if each.rank is None else f", as rank {each.rank}")
         for each in others_of(found)
     ]
-    cells = (launcher.title, launcher.told_by, ", ".join(others) or "none", recorded, *ranks, found.lost)
+    cells = (launcher.title, launcher.rank_source, ", ".join(others) or "none", recorded, *ranks, found.lost)
     return "| " + " | ".join(map(str, cells)) + " |\n"
 
 
@@ -368,7 +368,7 @@ See also: [hub](hub.md) · [bridges](bridges.md) · [how zero-code recording wor
 
 
 def main() -> None:
-    """Run a job with each launcher, and write the page."""
+    """Run a job with each launcher and write the page."""
     rows = []
     for name, launcher in LAUNCHERS.items():
         sys.stdout.write(f"{name}\n")
