@@ -83,7 +83,7 @@ Details:
   same millisecond. If several `Stat` objects with the same name close together, or a window closes late, the later
   point gets a slightly later time.
 - Up to 65,536 windows per name, and 98,304 in total, can wait for the slowest destination. After that, each new window
-  of a `Stat` replaces its oldest one. Each is counted once per window and destination with the reason `windows_full`.
+  of a `Stat` replaces its oldest one, which is counted once per destination with the reason `windows_full`.
 
 ## Quantiles
 
