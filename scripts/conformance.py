@@ -1,8 +1,8 @@
-"""Write docs/bridges-conformance.md: real programs and libraries, and what is recorded of the values that they log.
+"""Write docs/bridges-conformance.md: what Tachograph records of the values that programs log with other libraries.
 
 ``python scripts/conformance.py [ARGUMENT …]`` runs the tests that have a row in the table, with the installed versions
-of the libraries, and writes the page where all have passed; arguments are handed on to pytest. ``--rows FILE`` prints
-the table of rows that are there already.
+of the libraries, and writes the page if all of them pass. It passes the arguments to pytest. ``--rows FILE`` prints the
+table for the rows in a file.
 """
 # ruff: noqa: INP001 - a script
 
@@ -27,23 +27,27 @@ _PAGE = """# Bridges: conformance
 
 <!-- Made by `python scripts/conformance.py`; do not edit it here. -->
 
-Unmodified programs under `tachograph run`, with the real libraries. Their values are random in each run. They are
-compared one by one with the library's own file (TensorBoard's event files by its reader, W&B's offline file by its
-messages, MLflow's and trackio's stores), and where a trainer logs nowhere, with its own history.
+This page compares the values that a program logs with a library with those that Tachograph records. Each row is a test
+that runs an unmodified program under `tachograph run` with the real libraries and random values. The test compares each
+value with the library's own file (TensorBoard event files, W&B's offline file, or the stores of MLflow and trackio). If
+a trainer logs to no library, it compares them with the trainer's history.
 
-- **logged**: values in the library's file; with several libraries at once, in each of them.
-- **stored**: points in the run. **At their step**: those of the same name, x and value. **Once**: values that the run
-  has as often as the library. All four are the same number where nothing is lost, moved or doubled.
-- **config**: entries of the configuration that were looked for, and are there.
+- **logged**: values in the library's file. With several libraries, each of them has this many.
+- **stored**: points in the Tachograph run.
+- **at their step**: stored points with the same name, x and value as in the library.
+- **once**: values that occur in the run as often as in the library.
+- **config**: configuration entries that the test expected, and how many of them were recorded.
 
-W&B refuses a step that goes back. The run has it as a branch of the curve; it is not counted here.
+If no value is lost, moved or duplicated, the first four numbers are equal. In the column *logs with*, *our class* is
+Tachograph's own logger class for the trainer. W&B rejects steps that go back. Tachograph records those as a new branch
+of the curve, which is not counted here.
 
-`make test` and `make long` run the tests of the rows; one fails where its row is not as it stands here.
-`make bridges-newest` prints the table of the newest versions. These are of
+`make test` and `make long` run these tests; a test fails if its result differs from its row. `make bridges-newest`
+prints the table for the newest versions of the libraries. The versions used here are
 {versions}.
 
 {table}
-On: [bridges](bridges.md) · [names that are patched](patched.md)
+See also: [bridges](bridges.md) · [names that are patched](patched.md)
 """
 _HEAD = """| program | logs with | ranks | logged | stored | at their step | once | config | test |
 |---|---|---|---|---|---|---|---|---|
@@ -51,18 +55,18 @@ _HEAD = """| program | logs with | ranks | logged | stored | at their step | onc
 
 
 def table(rows: Path) -> str:
-    """Return the table of rows in a file, in the order of the programs."""
+    """Return the table for the rows in a file, sorted by program."""
     return _HEAD + "".join(f"{line}\n" for line in sorted(set(rows.read_text(encoding="utf-8").splitlines())))
 
 
 def versions() -> str:
-    """Return the versions of the libraries that are installed."""
+    """Return the installed versions of the libraries."""
     sys.path.append(str(Path(sys.prefix) / "bridges"))  # see scripts/set_up.sh
     return fill(", ".join(f"{name} {version(name)}" for name in LIBRARIES), 120)
 
 
 def main() -> int:
-    """Run the tests, and write the page."""
+    """Run the tests and write the page."""
     if sys.argv[1:2] == ["--rows"]:
         sys.stdout.write(table(Path(sys.argv[2])))
         return 0

@@ -1,6 +1,6 @@
-"""Write docs/metrics.md, the reference of every metric that Tachograph makes by itself.
+"""Write docs/metrics.md, the reference of all metrics that Tachograph records by itself.
 
-``python scripts/reference.py``: it is made from the tables that the code records with, so that it says what is there.
+Run ``python scripts/reference.py``. The page is generated from the same tables that the code uses to record.
 """
 # ruff: noqa: INP001 - a script
 
@@ -22,26 +22,28 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
 
 _HEAD = """# Metrics
 
-Every metric that Tachograph makes by itself; this page is made from the code by `python scripts/reference.py`. Metrics
-of your own have the names that you give them; the rule is at the [end](#names-of-your-own-metrics).
+This page lists all metrics that Tachograph records by itself. It also explains why data can be dropped, how your own
+metrics are named, and how precise quantiles are.
 
-On `/metrics` and behind a collector every series also carries `dl_rank`, `dl_role`, `dl_run_id` and `otel_scope_name`
-(the group); everything else about a process is in `target_info`. Units are UCUM.
+On `/metrics` and behind a collector, every series also has the labels `dl_rank`, `dl_role`, `dl_run_id` and
+`otel_scope_name` (the group). All other facts about a process are in `target_info`. Units are in UCUM notation.
+
+<!-- Made by `python scripts/reference.py`; do not edit it here. -->
 """
 
 _TAIL = """## Across ranks, on a hub's page
 
-For each histogram of a duration `X` with the label `dl_rank`:
+A hub adds these metrics for each duration histogram `X` that has the label `dl_rank`:
 
-| metric | kind | what |
+| metric | kind | description |
 |---|---|---|
-| `X_by_rank` | gauge | the mean of each rank, across ranks: `aggregation` is `min`, `median` or `max` |
-| `X_by_rank_p50`, `X_by_rank_p99` | gauge | the median and the 99th percentile of each rank, across ranks, alike |
+| `X_by_rank` | gauge | the means of the ranks: `aggregation` is `min`, `median` or `max` over all ranks |
+| `X_by_rank_p50`, `X_by_rank_p99` | gauge | the same for the median and the 99th percentile of each rank |
 | `X_slowest_rank` | gauge | the rank with the longest mean |
 
-They tell of the last 10 to 20 seconds. The quantiles come from the exponential histograms that ranks send to a hub:
-within 1.1 % where the greatest value of a rank is at most a thousand times the least, within 2.2 % up to a million
-times, and never outside of these two.
+They cover the last 10 to 20 seconds. The quantiles come from the exponential histograms that ranks send to the hub. The
+error is at most 1.1 % if a rank's largest value is up to a thousand times its smallest, and 2.2 % up to a million
+times. Quantiles never lie outside the smallest and largest value.
 
 ## Names of your own metrics
 
@@ -60,58 +62,62 @@ times, and never outside of these two.
 
 ## Windows of a Stat
 
-A gauge shows the last window that had values, also when the `Stat` is gone. `<stat>.window.end` is the Unix time, in
-seconds, at which that window ended.
+The gauges of a `Stat` show the last window that had values, even after the `Stat` is gone. `<stat>.window.end` is the
+Unix time in seconds at which that window ended. `/metrics`, `console` and your own meter provider show only this
+window.
 
-Over OTLP (HTTP, gRPC, to the hub), in JSON lines and for every OpenTelemetry `MetricExporter` that you give to
-`start()`, each closed window that has values is one point of each gauge, once, in order, from when the destination was
-there. Its start and its time are those of the window: multiples of the window's size. The first window of a `Stat`
-begins with the `Stat`. One that `max_samples` closes ends at that moment, and the next one begins at the next multiple.
-One that the end of the `Stat` or of the process closes ends at that moment, too. A window of the real `torch.monitor`
-ends at the time of its event, and begins where the one before it ended.
+OTLP (HTTP, gRPC, and to the hub), JSON lines, and OpenTelemetry `MetricExporter` objects passed to `start()` get all
+windows. Each closed window that has values is one point of each gauge, sent once and in order, starting when the
+destination was added. The point's start and time are those of the window:
 
-- In an export before which no window has closed, the last value comes again, with the export's time and without a
-  start, so that the series does not go stale.
-- Points of one series are at least a millisecond apart. If Stats of one name close together, or a window closes
-  late, the later point's time is moved by that much: Prometheus refuses a request with two values in one millisecond.
-- 65,536 windows of a name may wait for the slowest destination, and 98,304 in all. Beyond that the oldest of the `Stat`
-  that adds one goes, which is counted once a window and destination, with the reason `windows_full`.
+- Windows start and end at multiples of the window size. The first window of a `Stat` starts when the `Stat` is created.
+- A window closed by `max_samples` ends at that moment. The next one starts at the next multiple.
+- A window closed by the end of the `Stat` or of the process ends at that moment.
+- A window of the real `torch.monitor` ends at the time of its event and starts where the previous one ended.
 
-`/metrics`, `console`, and a meter provider of your own show the last window alone.
+Details:
+
+- If no window has closed since the last export, the last value is repeated with the export's time and without a start,
+  so that the series does not become stale.
+- Points of one series are at least a millisecond apart, because Prometheus rejects a request with two values in the
+  same millisecond. If several `Stat` objects with the same name close together, or a window closes late, the later
+  point gets a slightly later time.
+- Up to 65,536 windows per name, and 98,304 in total, can wait for the slowest destination. After that, each new window
+  of a `Stat` replaces its oldest one, which is counted once per destination with the reason `windows_full`.
 
 ## Quantiles
 
-A distribution has two kinds of buckets, and a quantile the error of those that it is taken from:
+How precise a quantile is depends on the buckets from which it is computed:
 
-- `histogram_quantile` over `/metrics` or the hub's page: the boundaries, by default 2 or 2.5 times apart from 1 ms to
-  10 s and further apart beyond. The error is the width of a bucket: of values that are all 10.4 ms the p50 is 17.5
-  ms.
-- The page, `top` and `runs`, from a run's file on our own hub: base-2 exponential buckets of each interval, up to 324
-  a side. The error is 2.2 % while the interval's maximum is at most 2²⁰ times its minimum, 4.4 % up to 2⁴⁰ times, and
-  so on.
-- OTLP elsewhere with `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=base2_exponential_bucket_histogram`:
-  up to 160 a side. The error is 4.4 % up to nearly 2²⁰ times; cumulative ones are of the whole run, with its worst
-  value.
+- **Prometheus**, with `histogram_quantile` over `/metrics` or the hub's page: explicit buckets, by default 2 or 2.5
+  times apart from 1 ms to 10 s, and further apart above. The error is up to the width of a bucket. For example, if all
+  values are 10.4 ms, the p50 is 17.5 ms.
+- **The Studio, `top` and `runs`**, which read a run's file: base-2 exponential buckets for each interval, up to 324 per
+  sign. The error is 2.2 % if the interval's maximum is at most 2²⁰ times its minimum, 4.4 % up to 2⁴⁰ times, and so on.
+- **Other OTLP destinations** with
+  `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=base2_exponential_bucket_histogram`: up to 160 buckets per
+  sign. The error is 4.4 % up to nearly 2²⁰ times. Cumulative histograms cover the whole run, so the widest range of the
+  run counts.
 
-The variable is OpenTelemetry's, and `explicit_bucket_histogram` its default; our own hub gets both kinds whatever it
-says, and `/metrics` keeps the boundaries. A `Stat`'s histogram keeps them, too: its windows hold no single values.
-Values that were added up before `start()` are in the middle of their explicit bucket. Instruments of other libraries
-keep the aggregation of their provider.
+The default of this OpenTelemetry variable is `explicit_bucket_histogram`. It does not affect the hub, which gets both
+kinds of buckets, or `/metrics`, which always has explicit ones. The histogram of a `Stat` always has explicit buckets,
+because its windows contain no individual values. Values recorded before `start()` count as the middle of their explicit
+bucket. Instruments of other libraries use the aggregation of their provider.
 
-On: [Prometheus](prometheus.md) · [runbook](runbook.md) · [settings](settings.md)
+See also: [Prometheus](prometheus.md) · [runbook](runbook.md) · [settings](settings.md)
 """
 
 _PARTS = (
-    ("Functions: `@prof`, `--prof`, and torchelastic's own", {own_metrics.EVERY_GROUP}),
+    ("Profiled functions", {own_metrics.EVERY_GROUP}),
     ("Training steps", {own_metrics.STEPS}),
     ("torchrun", {own_metrics.TORCHELASTIC}),
     ("torch.monitor", {own_metrics.TORCH_MONITOR}),
-    ("Tachograph itself, and its hub", {own_metrics.OWN_GROUP}),
+    ("Tachograph and its hub", {own_metrics.OWN_GROUP}),
 )
 _TABLES = (
     ("The machine", (system.TABLE, filesystem.TABLE)),
     ("GPUs", (gpu.TABLE,)),
-    ("Each process", (process.TABLE, cuda_memory.TABLE)),
+    ("Processes", (process.TABLE, cuda_memory.TABLE)),
 )
 
 
@@ -128,29 +134,29 @@ def page() -> str:
 
 
 def _reasons() -> str:
-    said = "The values of `reason` on `tachograph_dropped_total`; the log says the first of each kind.\n\n"
-    rows = "".join(f"| `{reason}` | {what} |\n" for reason, what in own_metrics.REASONS.items())
-    return said + "| reason | what |\n|---|---|\n" + rows
+    introduction = "Values of the label `reason` of `tachograph_dropped_total`. The log shows the first of each.\n\n"
+    rows = "".join(f"| `{reason}` | {meaning} |\n" for reason, meaning in own_metrics.REASONS.items())
+    return introduction + "| reason | meaning |\n|---|---|\n" + rows
 
 
 def _of_tables(tables: Iterable[Iterable[object]]) -> Iterator[str]:
-    told: set[str] = set()
+    listed: set[str] = set()
     for table in tables:
         for row in table:
             name, unit, kind, description = row.name, row.unit, row.kind, row.description  # type: ignore[attr-defined]
-            if name not in told:  # two rows of a name differ in their attributes
-                told.add(name)
+            if name not in listed:  # rows with the same name differ only in their attributes
+                listed.add(name)
                 yield _line(name, unit, kind, description, ())
 
 
 def _table(lines: Iterable[str]) -> str:
-    return "| metric | in Prometheus | kind | unit | what |\n|---|---|---|---|---|\n" + "".join(lines)
+    return "| metric | in Prometheus | kind | unit | description |\n|---|---|---|---|---|\n" + "".join(lines)
 
 
 def _line(name: str, unit: str, kind: Kind, description: str, attributes: Iterable[str]) -> str:
     labels = ", ".join(f"`{key}`" for key in attributes)
-    said = description.rstrip(".") + (f"; by {labels}" if labels else "")
-    return f"| `{name}` | `{prometheus_name(name, unit, kind)}` | {kind} | {f'`{unit}`' if unit else ''} | {said} |\n"
+    text = description.rstrip(".") + (f"; by {labels}" if labels else "")
+    return f"| `{name}` | `{prometheus_name(name, unit, kind)}` | {kind} | {f'`{unit}`' if unit else ''} | {text} |\n"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Rows of docs/bridges-conformance.md: the values that a program has logged, and those that its run has.
+"""Rows of docs/bridges-conformance.md: values that a program logged compared with those in its run.
 
-A test with the fixture ``conforms`` has a row, which must be the page's. With TACHOGRAPH_TEST_ROWS it is written into
-the file of that name instead: ``python scripts/conformance.py`` makes the page of it.
+A test with the fixture ``conforms`` has a row, which must be the same as on the page. If TACHOGRAPH_TEST_ROWS names a
+file, the row is written to it instead; ``python scripts/conformance.py`` makes the page from this file.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tachograph.runs.run import Run
 ROWS = "TACHOGRAPH_TEST_ROWS"
 PAGE = ROOT / "docs" / "bridges-conformance.md"
 
-Curves = Mapping[str, list[Any]]  # x and value of each, the value as a number or as its text
+Curves = Mapping[str, list[Any]]  # x and value of each point; the value as a number or text
 Conforms = Callable[..., None]
 
 
 def row(test: str, program: str, libraries: str, ranks: int, logged: Curves, stored: Curves, config: str) -> str:  # noqa: PLR0917 - a row's cells
-    """Return a line of the table; values are compared in single precision, which is all that TensorBoard keeps."""
+    """Return a row of the table; values are compared in single precision, which is what TensorBoard stores."""
     with_x, with_x_here = _values(logged, with_x=True), _values(stored, with_x=True)
     own, here = _values(logged, with_x=False), _values(stored, with_x=False)
     at_their_step = (with_x & with_x_here).total()
@@ -59,10 +59,10 @@ def check(
     config: Mapping[str, object],
     ranks: int = 1,
 ) -> None:
-    """Check that the row of a test is in the page, or write it down."""
-    right = sum(found.config.get(key) == value for key, value in config.items())
-    told = f"{right} of {len(config)}" if config else "–"  # noqa: RUF001 - a dash
-    line = row(test, program, libraries, ranks, logged, stored, told)
+    """Check that the row of a test is on the page, or write it to the file."""
+    matching = sum(found.config.get(key) == value for key, value in config.items())
+    config_cell = f"{matching} of {len(config)}" if config else "–"  # noqa: RUF001 - a dash
+    line = row(test, program, libraries, ranks, logged, stored, config_cell)
     if os.environ.get(ROWS):
         with Path(os.environ[ROWS]).open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")

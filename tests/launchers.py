@@ -1,7 +1,7 @@
-"""The launchers whose ranks are tested, and docs/launchers.md: what their ranks record, and what is stored of it.
+"""The tested launchers, and docs/launchers.md: the values that their ranks record compared with the stored ones.
 
-``python tests/launchers.py`` runs a job with each and writes the page; ``test_launchers.py`` runs them, too, and holds
-each to its row.
+``python tests/launchers.py`` runs a job with each launcher and writes the page; ``test_launchers.py`` runs the same
+jobs and compares each with its row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TIME_LIMIT = 75.0
 TRIES = 2
 BIN = Path(sys.executable).parent
 
-# Each value is noted in a file of its process before it is recorded, and each rank says which process it is.
+# Each process writes each value to its own file before recording it, and each rank writes down its process id.
 _TRAINING = """
     import os
     import tachograph
@@ -123,7 +123,7 @@ _ACCELERATE = """
     if __name__ == "__main__":
         {call}
 """
-# A rank starts a child of its own, which inherits its variables: a helper.
+# A rank starts a child process, which inherits its environment variables: a helper.
 _OF_A_LAUNCHER = """
     import os, subprocess, sys
     from training import early, train
@@ -154,7 +154,7 @@ _TORCHRUN = (*_PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-p
 _ACCELERATE_LAUNCH = (str(BIN / "accelerate"), "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
 _ACCELERATE_REST = ("--main_process_port", "0", "--mixed_precision", "no", "--dynamo_backend", "no")
 _MPICH = (str(BIN / "mpiexec.hydra"), "-n", "2", *_PYTHON)
-# Both wheels have an mpiexec: this is what Open MPI's calls (mpirun(1), "prterun").
+# Both wheels install an mpiexec. Open MPI's runs this program (mpirun(1), "prterun").
 _OPEN_MPI = (str(BIN / "prterun"), "--personality", "ompi", "--map-by", ":OVERSUBSCRIBE", "-n", "2", *_PYTHON)
 _AS_ROOT = {f"{name}_ALLOW_RUN_AS_ROOT{more}": "1" for name in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
 
@@ -163,20 +163,20 @@ class Launcher(NamedTuple):
     """A way to start two ranks.
 
     Attributes:
-        title: on the page.
-        told_by: where the rank comes from, on the page.
-        program: of the ranks, or of the process that starts them.
-        command: before the program's path.
-        arguments: behind it.
-        others: the roles of the job's processes that are no ranks.
-        rankless: values that are stored without a rank.
-        helpers: values of helpers, which are counted alone.
-        places: whether each rank knows its place on the node.
+        title: its name on the page.
+        rank_source: where the rank comes from, for the page.
+        program: the program of the ranks, or of the process that starts them.
+        command: the command before the program's path.
+        arguments: the arguments after it.
+        others: the roles of processes that are not ranks.
+        rankless: the number of values stored without a rank.
+        helpers: the number of values from helpers, which are dropped and counted.
+        places: whether each rank knows its local rank.
         more: environment variables of the job.
     """
 
     title: str
-    told_by: str
+    rank_source: str
     program: str
     command: tuple[str, ...] = _PYTHON
     arguments: tuple[str, ...] = ()
@@ -244,14 +244,14 @@ LAUNCHERS = {
 
 
 class Found(NamedTuple):
-    """A job of a launcher, after its end.
+    """The result of a finished job.
 
     Attributes:
-        recorded: the values of each rank, by metric, and how often, as the processes have noted them; of those that are
-            no ranks under None.
-        stored: the same, as they are in the store.
-        processes: of the run, but for those that went on as a rank.
-        said: the lines of ``tachograph run`` and the job on stderr.
+        recorded: how often each rank recorded each value, from the files that the processes wrote; the rank is
+            None for processes that are not ranks.
+        stored: the same, from the store.
+        processes: the processes of the run, without those that later became a rank.
+        said: the lines that ``tachograph run`` and the job wrote to stderr.
     """
 
     recorded: Counter[tuple[int | None, str, float]]
@@ -261,15 +261,15 @@ class Found(NamedTuple):
 
     @property
     def lost(self) -> str:
-        """Return what the last line of ``tachograph run`` says was lost."""
+        """Return the losses in the last line of ``tachograph run``."""
         return re.findall(r"events were recorded, (?:lost: )?(.+?); tachograph", self.said)[-1]
 
 
 def run(launcher: Launcher, folder: Path) -> Found:
-    """Run a job of a launcher to its end.
+    """Run a launcher's job to its end.
 
     Raises:
-        AssertionError: it failed; the message has its lines on stderr.
+        AssertionError: the job failed; the message is its stderr.
     """
     write(folder, _TRAINING, "training.py")
     done, number = job(folder, launcher.program, *launcher.arguments, command=launcher.command, **launcher.more)
@@ -290,12 +290,12 @@ def run(launcher: Launcher, folder: Path) -> Found:
 def job(
     folder: Path, program: str, *arguments: str, command: tuple[str, ...] = _PYTHON, **more: str
 ) -> tuple[subprocess.CompletedProcess[str], int]:
-    """Run a job to its end, and return the number of the try, too: its store and its notes have it in their names.
+    """Run a job to its end, and return the number of the attempt, which is part of the names of its folders.
 
-    gloo by itself hangs now and then on a small machine: the whole job is tried again.
+    gloo sometimes hangs on a small machine, so a job that does not end is run again.
 
     Raises:
-        TimeoutError: it never ended in time.
+        TimeoutError: no attempt ended in time.
     """
     path = str(write(folder, program))
     for number in range(TRIES):
@@ -323,7 +323,7 @@ def job(
 
 
 def others_of(found: Found) -> list[runs.Process]:
-    """Return the processes of a job that are none of its two ranks."""
+    """Return the processes of a job that are not one of its two ranks."""
     return [each for each in found.processes if each.rank not in (0, 1)]
 
 
@@ -335,7 +335,7 @@ def row(launcher: Launcher, found: Found) -> str:
         (each.role or "the program") + ("" if each.rank is None else f", as rank {each.rank}")
         for each in others_of(found)
     ]
-    cells = (launcher.title, launcher.told_by, ", ".join(others) or "none", recorded, *ranks, found.lost)
+    cells = (launcher.title, launcher.rank_source, ", ".join(others) or "none", recorded, *ranks, found.lost)
     return "| " + " | ".join(map(str, cells)) + " |\n"
 
 
@@ -343,26 +343,32 @@ _HEAD = """# Launchers, ranks and values
 
 <!-- Made by `python tests/launchers.py`; do not edit it here. -->
 
-Each row is a job of two ranks under `tachograph run`, by the real launcher where the row does not say *variables*. Each
-rank records a value before it joins its process group (Lightning's: the program, before `fit()`) and 101 values after
-that; the processes note each value in a file of their own, too. `tests/system/test_launchers.py` holds every row to it:
-what is stored is what was noted, each value once, under the rank that recorded it.
+This page shows that Tachograph finds out the rank of each process with all common launchers, and stores each value once
+and under the rank that recorded it. Each row is a job with two ranks under `tachograph run`. Rows that say *variables*
+only set the launcher's environment variables; all others use the real launcher.
+
+Each rank records one value before it joins its process group (with Lightning, the program does so before `fit()`) and
+101 values after that. `tests/system/test_launchers.py` compares the stored values with those that each process wrote to
+its own file.
 
 | launcher | the rank is from | other processes | recorded | rank 0 | rank 1 | no rank | lost |
 |---|---|---|--:|--:|--:|--:|---|
 """
 _TAIL = """
-- A rank that is known late takes the values recorded before along, up to 10,000 of them, where a launcher or
-  `multiprocessing` has started the process. A program that is started plainly may be no rank at all: its values leave
-  after a second, and those from before its process group have no rank. So it is with Lightning before `fit()`.
-- torchrun's own process, and that of `accelerate launch`, have the role `agent`, and no rank.
-- In the last four rows each rank starts a child, which inherits its variables and joins no group: a helper. Its value
-  is counted (`helper`), and delivered only with `TACHOGRAPH_HELPERS=1`.
+- **Rank known late.** If a launcher or `multiprocessing` started the process, values from before the process group also
+  get the rank, up to 10,000 of them. A program that you start directly may have no rank at all, so its values are sent
+  after one second. Values from before its process group then have no rank, as with Lightning before `fit()`.
+- **Agents.** The processes of torchrun and `accelerate launch` themselves have the role `agent` and no rank.
+- **Helpers.** In the last four rows, each rank starts a child process, which inherits the environment variables but
+  does not join the process group. Its value is dropped and counted with the reason `helper`. It is recorded only with
+  `TACHOGRAPH_HELPERS=1`.
+
+See also: [hub](hub.md) · [bridges](bridges.md) · [how zero-code recording works](zero-code.md)
 """
 
 
 def main() -> None:
-    """Run a job with each launcher, and write the page."""
+    """Run a job with each launcher and write the page."""
     rows = []
     for name, launcher in LAUNCHERS.items():
         sys.stdout.write(f"{name}\n")

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# One node of train.sbatch, as srun starts it: an agent for telemetry, and this node's part of the job.
+# Runs on each node of train.sbatch, started by srun: starts a telemetry agent, then this node's part of the job.
 #   node.sh train.py …
 #
-# Trouble with the agent is said here at once, and the job runs all the same, with a hub of its own on this node.
-# Its exit code is the job's. May be set:
+# If the agent cannot start, node.sh prints the reason and runs the job with its own hub on this node. The exit code is
+# the job's. Optional variables, with defaults in parentheses:
 #   GATEWAY                URL of the gateway (collector-config/gateway.yaml)
-#   GATEWAY_TOKEN, or GATEWAY_TOKEN_FILE  the secret that it asks for
-#   NPROC_PER_NODE         ranks a node; by default as many as GPUs, else 1
-#   MAX_RESTARTS, RDZV_PORT  torchrun's --max-restarts (3), and where nodes meet on the first one (29400)
-#   NODE_FOLDER            on a disk of this node: queue, log, and the store of a hub
-#   DRAIN_SECONDS          how long, after the job, the agent may take to hand on what it has (30)
-#   OTELCOL, COLLECTOR_CONFIG  the collector's program, and the folder of agent.yaml
-#   OTEL_METRIC_EXPORT_INTERVAL  milliseconds between two exports of a process (5000); see docs/fleet.md
-#   TACHOGRAPH_SYSTEM_METRICS  whether a rank observes the node's GPUs and each rank itself (true)
-#   OTLP_HTTP, OTLP_GRPC, HEALTH, OWN_METRICS_PORT, …  as in agent.yaml: jobs that share a node need ports of their own
+#   GATEWAY_TOKEN, or GATEWAY_TOKEN_FILE  the bearer token that the gateway requires, or a file that contains it
+#   NPROC_PER_NODE         ranks per node (the number of GPUs, or 1 without GPUs)
+#   MAX_RESTARTS, RDZV_PORT  torchrun's --max-restarts (3), and the rendezvous port on the first node (29400)
+#   NODE_FOLDER            folder on a local disk of this node, for the queue, the agent's log, and a hub's store
+#   DRAIN_SECONDS          how long the agent may keep sending after the job has ended (30)
+#   OTELCOL, COLLECTOR_CONFIG  the collector's executable, and the folder that contains agent.yaml
+#   OTEL_METRIC_EXPORT_INTERVAL  export interval of each process in milliseconds (5000); see docs/fleet.md
+#   TACHOGRAPH_SYSTEM_METRICS  whether local rank 0 observes the node's GPUs, and each rank itself (true)
+#   OTLP_HTTP, OTLP_GRPC, HEALTH, OWN_METRICS_PORT, …  as in agent.yaml; jobs that share a node need different ports
 set -uo pipefail
 
 name=${SLURMD_NODENAME:-$(hostname)}
@@ -21,7 +21,7 @@ say() { printf 'tachograph on %s: %s\n' "$name" "$*" >&2; }
 
 for variable in SLURM_JOB_ID SLURM_NNODES HEAD_NODE; do
   if [[ -z ${!variable:-} ]]; then
-    say "$variable is not set: node.sh is for train.sbatch"
+    say "$variable is not set; start node.sh through train.sbatch"
     exit 2
   fi
 done
@@ -39,11 +39,11 @@ export OTEL_METRIC_EXPORT_INTERVAL=${OTEL_METRIC_EXPORT_INTERVAL:-5000}
 export TACHOGRAPH_SYSTEM_METRICS=${TACHOGRAPH_SYSTEM_METRICS:-true}
 agent=
 
-# Tells whether somebody listens on host:port.
+# Returns 0 if a server listens on host:port.
 # shellcheck disable=SC2016 # the inner shell expands it
 listens() { timeout 2 bash -c 'exec 3<>"/dev/tcp/${0%:*}/${0##*:}"' "$1" 2>/dev/null; }
 
-# Tells whether a collector is ready: it listens for the question before it has started all that it is to start.
+# Returns 0 if a collector reports that it is ready. Its health port opens before all of its components have started.
 # shellcheck disable=SC2016
 is_ready() {
   timeout 2 bash -c '
@@ -53,12 +53,12 @@ is_ready() {
 
 start_agent() {
   if is_ready; then
-    say "uses the agent that this node has"
+    say "using the agent that already runs on this node"
     return 0
   fi
   if [[ -z ${GATEWAY_TOKEN:-} && -n ${GATEWAY_TOKEN_FILE:-} ]]; then
     if ! GATEWAY_TOKEN=$(cat "$GATEWAY_TOKEN_FILE"); then
-      say "no agent: GATEWAY_TOKEN_FILE=$GATEWAY_TOKEN_FILE cannot be read"
+      say "no agent: cannot read GATEWAY_TOKEN_FILE=$GATEWAY_TOKEN_FILE"
       return 1
     fi
   fi
@@ -74,37 +74,37 @@ start_agent() {
     return 1
   fi
   if ! command -v "$otelcol" >/dev/null; then
-    say "no agent: there is no program $otelcol; set OTELCOL"
+    say "no agent: $otelcol not found on PATH; set OTELCOL"
     return 1
   fi
   if [[ ! -r $config ]]; then
-    say "no agent: there is no $config; set COLLECTOR_CONFIG"
+    say "no agent: cannot read $config; set COLLECTOR_CONFIG"
     return 1
   fi
   if ! (umask 077 && mkdir -p "$QUEUE" "$folder") || [[ ! -w $QUEUE ]]; then
-    say "no agent: its queue $QUEUE cannot be written; set NODE_FOLDER"
+    say "no agent: cannot write to the queue folder $QUEUE; set NODE_FOLDER"
     return 1
   fi
-  listens "$where" || say "the gateway $GATEWAY does not answer now: what it has not got yet is kept in $QUEUE"
-  # The token is for the agent, not for the job's processes.
+  listens "$where" || say "the gateway $GATEWAY does not respond; telemetry is queued in $QUEUE until it does"
+  # Only the agent gets the token, not the job's processes.
   GATEWAY=$GATEWAY GATEWAY_TOKEN=$GATEWAY_TOKEN "$otelcol" --config "$config" >"$log" 2>&1 &
   agent=$!
   local tries=0
   until is_ready; do
     if ! kill -0 "$agent" 2>/dev/null; then
-      say "no agent: it ended: $(grep -i error "$log" | tail -n 1 || tail -n 1 "$log")"
+      say "no agent: the collector exited: $(grep -i error "$log" | tail -n 1 || tail -n 1 "$log")"
       agent=
       return 1
     fi
     if ((++tries > 300)); then
-      say "no agent: it does not begin within a minute; see $log"
+      say "no agent: the collector was not ready after one minute; see $log"
       return 1
     fi
     sleep 0.2
   done
 }
 
-# Prints how much the gateway has not got yet, in bytes, by the agent's own metrics.
+# Prints the size of the agent's queue in bytes, from the agent's own metrics.
 waiting() {
   python3 - "$OWN_METRICS_PORT" <<'PYTHON'
 import sys
@@ -130,7 +130,8 @@ end_agent() {
   if [[ $left == 0 ]]; then
     rm -rf "$folder"
   else
-    say "not all is with the gateway ($left bytes); an agent with QUEUE=$QUEUE sends it; its log is $log"
+    say "the gateway has not received all telemetry ($left bytes left)"
+    say "to send the rest, start an agent with QUEUE=$QUEUE; the log of this one is $log"
   fi
 }
 
@@ -138,7 +139,7 @@ options=(--run-id "$SLURM_JOB_ID")
 if start_agent; then
   options+=(--endpoint "http://$OTLP_HTTP")
 else
-  # Of this node: SQLite is not safe on a file system that nodes share.
+  # On a local disk: SQLite is not safe on a network file system.
   options+=(--store "$folder/store")
 fi
 job=(torchrun
@@ -148,7 +149,7 @@ job=(torchrun
 if command -v tachograph >/dev/null; then
   job=(tachograph run "${options[@]}" -- "${job[@]}")
 else
-  say "there is no program tachograph: the job runs without telemetry"
+  say "tachograph not found on PATH; the job runs without telemetry"
 fi
 
 "${job[@]}" &
@@ -156,7 +157,7 @@ pid=$!
 trap 'kill -TERM "$pid" 2>/dev/null' TERM INT
 wait "$pid"
 code=$?
-while kill -0 "$pid" 2>/dev/null; do # a signal ended the wait, not the job
+while kill -0 "$pid" 2>/dev/null; do # a signal interrupted the wait while the job is still running
   wait "$pid"
   code=$?
 done

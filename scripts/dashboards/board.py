@@ -1,4 +1,4 @@
-"""A dashboard as Grafana's typed builders make it, with the look that all of ours share."""
+"""A dashboard made with Grafana's typed builders, in the style that all shipped dashboards share."""
 # ruff: noqa: INP001 - modules of one program: python scripts/dashboards
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 with warnings.catch_warnings():
-    # Files are provisioned in the classic model: every Grafana reads it, and the newer one only the newest.
+    # Use the classic model: all versions of Grafana read it, while only the newest ones read the newer model.
     warnings.simplefilter("ignore", DeprecationWarning)
     from grafana_foundation_sdk.builders import (
         bargauge,
@@ -40,7 +40,7 @@ _THIRD = 8
 
 
 class Query(NamedTuple):
-    """One expression of a panel; ``unit`` where it is not that of the panel."""
+    """One expression of a panel; ``unit`` overrides the unit of the panel."""
 
     expression: str
     legend: str
@@ -49,24 +49,24 @@ class Query(NamedTuple):
 
 
 class Board:
-    """One dashboard; panels stand in the order in which they are added, three in a row.
+    """One dashboard; panels appear in the order in which they are added, three per row.
 
     Args:
-        uid: names the file, too.
-        title: of the dashboard.
-        about: what it shows.
-        kind: of its data source.
-        datasource: uid of the data source that is chosen at first.
+        uid: the dashboard's uid, also used as the file name.
+        title: the dashboard's title.
+        description: what the dashboard shows.
+        kind: the type of its data source.
+        datasource: uid of the data source that is selected by default.
     """
 
-    def __init__(self, uid: str, title: str, about: str, *, kind: str, datasource: str) -> None:
+    def __init__(self, uid: str, title: str, description: str, *, kind: str, datasource: str) -> None:
         self.uid = uid
         self._kind = kind
         self._ids = 0
-        self._made = (
+        self._dashboard = (
             dashboard.Dashboard(title)
             .uid(uid)
-            .description(about)
+            .description(description)
             .tags(["tachograph"])
             .editable()
             .tooltip(DashboardCursorSync.CROSSHAIR)
@@ -82,79 +82,79 @@ class Board:
             )
         )
         chosen = VariableOption(text=datasource, value=datasource)
-        self._made.with_variable(
+        self._dashboard.with_variable(
             dashboard.DatasourceVariable(DATASOURCE).label("Data source").type(kind).current(chosen)
         )
 
     @property
     def source(self) -> Any:
-        """The reference to the data source that is chosen."""
+        """The reference to the selected data source."""
         return shapes.DataSourceRef(type_val=self._kind, uid=f"${{{DATASOURCE}}}")
 
     def choice(
         self, name: str, label: str, query: str, *, several: bool = True, regex: str = "", every: str | None = ALL
     ) -> None:
-        """Add a variable; several values can be chosen, and all are at first, unless ``several`` is false.
+        """Add a variable that the user can select values of.
 
         Args:
-            name: of the variable.
-            label: what stands beside it.
-            query: what gives its values.
-            several: see above.
-            regex: takes the value out of what the query gives.
-            every: a regular expression that stands for all of them, or None for the list of them.
+            name: the variable's name.
+            label: the label next to its menu.
+            query: returns its values.
+            several: allow several values, and select all of them by default.
+            regex: extracts the value from what the query returns.
+            every: the regular expression to use if all are selected, or None for a list of all values.
         """
-        made = dashboard.QueryVariable(name).label(label).datasource(self.source).query(query)
-        made.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).multi(several).include_all(several)
+        variable = dashboard.QueryVariable(name).label(label).datasource(self.source).query(query)
+        variable.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).multi(several).include_all(several)
         if several:
-            made.current(_ALL)
+            variable.current(_ALL)
             if every is not None:
-                made.all_value(every)
+                variable.all_value(every)
         if regex:
-            made.regex(regex)
-        self._made.with_variable(made)
+            variable.regex(regex)
+        self._dashboard.with_variable(variable)
 
-    def variable(self, made: Any) -> None:
+    def variable(self, variable: Any) -> None:
         """Add a variable of another kind."""
-        self._made.with_variable(made)
+        self._dashboard.with_variable(variable)
 
     def row(self, title: str, *, repeat: str = "") -> None:
-        """Begin a row; ``repeat`` names the variable for each of whose values there is one."""
-        made = dashboard.Row(title).id(self._next())
+        """Start a row; with ``repeat``, there is one row for each value of that variable."""
+        row = dashboard.Row(title).id(self._next())
         if repeat:
-            made.repeat(repeat)
-        self._made.with_row(made)
+            row.repeat(repeat)
+        self._dashboard.with_row(row)
 
     def lines(
         self, title: str, *queries: Query, unit: str = "short", stacked: bool = False, repeat: str = "", **look: Any
     ) -> None:
-        """Add lines over time; ``look`` as in :meth:`_add`."""
-        made = timeseries.Panel().legend(_legend()).tooltip(_tooltip()).span_nulls(False)
+        """Add a panel of lines over time; ``look`` as in :meth:`_add`."""
+        panel = timeseries.Panel().legend(_legend()).tooltip(_tooltip()).span_nulls(False)
         if stacked:
-            made.fill_opacity(40).stacking(common.StackingConfig().mode(shapes.StackingMode.NORMAL))
+            panel.fill_opacity(40).stacking(common.StackingConfig().mode(shapes.StackingMode.NORMAL))
         if repeat:
-            made.repeat(repeat).repeat_direction("h").max_per_row(3)
-        self._add(made, title, queries, unit, **look)
+            panel.repeat(repeat).repeat_direction("h").max_per_row(3)
+        self._add(panel, title, queries, unit, **look)
 
     def numbers(self, title: str, *queries: Query, unit: str = "short", **look: Any) -> None:
-        """Add the newest value of each series, in large digits."""
-        made = stat.Panel().reduce_options(_newest()).graph_mode(shapes.BigValueGraphMode.AREA)
-        made.color_mode(shapes.BigValueColorMode.VALUE).text_mode(shapes.BigValueTextMode.VALUE_AND_NAME)
-        self._add(made, title, queries, unit, **look)
+        """Add a panel with the latest value of each series in large digits."""
+        panel = stat.Panel().reduce_options(_newest()).graph_mode(shapes.BigValueGraphMode.AREA)
+        panel.color_mode(shapes.BigValueColorMode.VALUE).text_mode(shapes.BigValueTextMode.VALUE_AND_NAME)
+        self._add(panel, title, queries, unit, **look)
 
     def bars(self, title: str, *queries: Query, unit: str = "short", **look: Any) -> None:
-        """Add a bar for the newest value of each series."""
-        made = bargauge.Panel().reduce_options(_newest()).orientation(shapes.VizOrientation.HORIZONTAL)
-        self._add(made, title, queries, unit, instant=True, **look)
+        """Add a panel with a bar for the latest value of each series."""
+        panel = bargauge.Panel().reduce_options(_newest()).orientation(shapes.VizOrientation.HORIZONTAL)
+        self._add(panel, title, queries, unit, instant=True, **look)
 
     def states(self, title: str, *queries: Query, unit: str = "short", **look: Any) -> None:
-        """Add a band for each series, which is coloured while it is 1."""
-        made = statetimeline.Panel().legend(_legend()).tooltip(_tooltip()).merge_values(True)
-        self._add(made, title, queries, unit, **look)
+        """Add a panel with a band for each series, which is colored while the value is 1."""
+        panel = statetimeline.Panel().legend(_legend()).tooltip(_tooltip()).merge_values(True)
+        self._add(panel, title, queries, unit, **look)
 
     def _add(
         self,
-        made: Any,
+        panel: Any,
         title: str,
         queries: Sequence[Query],
         unit: str,
@@ -163,7 +163,7 @@ class Board:
         high: float | None = None,
         width: int = _THIRD,
         height: int = 8,
-        about: str = "",
+        description: str = "",
         instant: bool = False,
         alarm: float | None = None,
         on: bool = False,
@@ -171,43 +171,43 @@ class Board:
         """Add a panel.
 
         Args:
-            made: of its kind.
-            title: of the panel.
+            panel: the builder of the panel.
+            title: the panel's title.
             queries: at least one.
-            unit: Grafana's id.
-            low: where the axis begins.
-            high: where it ends.
-            width: of the 24 columns.
+            unit: Grafana's id of the unit.
+            low: minimum of the axis.
+            high: maximum of the axis.
+            width: how many of the 24 columns the panel takes.
             height: in Grafana's units.
-            about: what there is to say besides.
-            instant: ask for the newest values only.
-            alarm: from this value on it is red.
-            on: green is for 1 and above only.
+            description: shown as a tooltip next to the title.
+            instant: query the latest values only.
+            alarm: color values from this one on red.
+            on: color only values of 1 and above green.
         """
-        made.title(title).id(self._next()).datasource(self.source).unit(unit).span(width).height(height)
-        made.thresholds(_thresholds(alarm, on=on))
-        if about:
-            made.description(about)
+        panel.title(title).id(self._next()).datasource(self.source).unit(unit).span(width).height(height)
+        panel.thresholds(_thresholds(alarm, on=on))
+        if description:
+            panel.description(description)
         if low is not None:
-            made.min(low)
+            panel.min(low)
         if high is not None:
-            made.max(high)
+            panel.max(high)
         for place, query in enumerate(queries):
             target = prometheus.Dataquery().ref_id(ref_id(place)).expr(query.expression).legend_format(query.legend)
             target.datasource(self.source)
             if instant:
                 target.instant()
-            made.with_target(target)
+            panel.with_target(target)
             look = [DynamicConfigValue("unit", query.unit)] if query.unit else []
             look += [DynamicConfigValue("custom.axisPlacement", "right")] if query.right else []
             if look:
-                made.override_by_query(ref_id(place), look)
-        self._made.with_panel(made)
+                panel.override_by_query(ref_id(place), look)
+        self._dashboard.with_panel(panel)
 
-    def add(self, made: Any) -> None:
-        """Add a panel that has all but its number, its data source and its colours."""
-        made.thresholds(_thresholds(None, on=False))
-        self._made.with_panel(made.id(self._next()).datasource(self.source))
+    def add(self, panel: Any) -> None:
+        """Add a finished panel; this sets its id, its data source and its colors."""
+        panel.thresholds(_thresholds(None, on=False))
+        self._dashboard.with_panel(panel.id(self._next()).datasource(self.source))
 
     def _next(self) -> int:
         self._ids += 1
@@ -215,13 +215,13 @@ class Board:
 
     def text(self) -> str:
         """Return the dashboard as JSON."""
-        encoded = JSONEncoder().encode(self._made.build())
+        encoded = JSONEncoder().encode(self._dashboard.build())
         return json.dumps(json.loads(encoded), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def _legend() -> Any:
-    made = common.VizLegendOptions().show_legend(True)
-    return made.display_mode(shapes.LegendDisplayMode.LIST).placement(shapes.LegendPlacement.BOTTOM)
+    legend = common.VizLegendOptions().show_legend(True)
+    return legend.display_mode(shapes.LegendDisplayMode.LIST).placement(shapes.LegendPlacement.BOTTOM)
 
 
 def _tooltip() -> Any:
@@ -233,7 +233,7 @@ def _newest() -> Any:
 
 
 def _thresholds(alarm: float | None, *, on: bool) -> Any:
-    """Return from which value on what has which colour: without any, Grafana makes red what is above 80."""
+    """Return the color thresholds; without any, Grafana colors values above 80 red."""
     steps = [Threshold(value=None, color="transparent" if on else "green")]
     steps += [Threshold(value=1, color="green")] if on else []
     steps += [Threshold(value=alarm, color="red")] if alarm is not None else []

@@ -1,4 +1,4 @@
-"""Functions: calls, durations and failures of what is profiled by ``@prof``, ``--prof`` or torchelastic."""
+"""Functions: calls, durations and failures of functions profiled with ``@prof``, ``--prof`` or torchelastic."""
 # ruff: noqa: INP001 - modules of one program: python scripts/dashboards
 
 from __future__ import annotations
@@ -21,19 +21,25 @@ def functions(board: Board) -> Board:
     failed = total(rate("function.calls", _CHOSEN, 'outcome="failure"'), *_BY)
     board.row("All calls")
     board.lines("Calls", Query(calls, _NAME), unit="cps", low=0)
-    board.lines("Share that failed", Query(f"{failed} / {calls}", _NAME), unit="percentunit", low=0, high=1)
+    board.lines("Failure rate", Query(f"{failed} / {calls}", _NAME), unit="percentunit", low=0, high=1)
     errors = total(rate("function.calls", _CHOSEN, 'outcome="failure"'), *_BY, "error_type")
-    board.lines("Failures, by type of error", Query(errors, f"{_NAME} {{{{error_type}}}}"), unit="cps", low=0)
+    board.lines("Failures by error type", Query(errors, f"{_NAME} {{{{error_type}}}}"), unit="cps", low=0)
     board.row("Durations")
-    board.lines("Mean", Query(mean("function.duration", _CHOSEN, by=_BY), _NAME), unit="s", low=0)
+    board.lines("Mean duration", Query(mean("function.duration", _CHOSEN, by=_BY), _NAME), unit="s", low=0)
     for share in (0.5, 0.99):
         expression = quantile(share, "function.duration", _CHOSEN, by=_BY)
-        board.lines(f"p{share * 100:g}", Query(expression, _NAME), unit="s", low=0)
-    board.row("Time by function")
+        board.lines(f"p{share * 100:g} duration", Query(expression, _NAME), unit="s", low=0)
+    board.row("Time per function")
     spent = total(rate("function.duration", _CHOSEN, suffix="_sum"), *_BY)
-    board.lines("Time spent a second", Query(spent, _NAME), unit="percentunit", low=0, about="Over all ranks.")
+    board.lines(
+        "Total time per second",
+        Query(spent, _NAME),
+        unit="percentunit",
+        low=0,
+        description="Summed over all ranks. 100 % means that one rank is always in this function.",
+    )
     by_rank = mean("function.duration", _CHOSEN, by=(*_BY, "dl_rank"))
-    board.lines("Mean, by rank", Query(by_rank, f"{_NAME} {{{{dl_rank}}}}"), unit="s", low=0)
+    board.lines("Mean by rank", Query(by_rank, f"{_NAME} {{{{dl_rank}}}}"), unit="s", low=0)
     all_calls = total(of("function.calls", _CHOSEN), *_BY, "outcome")
-    board.bars("Calls so far", Query(all_calls, f"{_NAME} {{{{outcome}}}}"), low=0)
+    board.bars("Total calls", Query(all_calls, f"{_NAME} {{{{outcome}}}}"), low=0)
     return board

@@ -1,4 +1,4 @@
-"""Every instrument that Tachograph itself has, from the tables of the code that records, and its name in Prometheus."""
+"""All instruments of Tachograph itself, from the tables that the code records with, and their names in Prometheus."""
 # ruff: noqa: INP001 - modules of one program: python scripts/dashboards
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ INSTRUMENTS: dict[str, tuple[str, Kind]] = {name: (unit, kind) for name, unit, k
 
 
 def prometheus(recorded: str, suffix: str = "") -> str:
-    """Return the name of a series; ``suffix`` is one of a histogram's.
+    """Return the name of a series; ``suffix`` selects one of a histogram's series.
 
     Raises:
-        KeyError: there is no such instrument, or it has no such suffix.
+        KeyError: the instrument does not exist, or has no such suffix.
     """
     unit, kind = INSTRUMENTS[recorded]
     if suffix not in _SUFFIXES.get(kind, ("",)):
@@ -40,7 +40,7 @@ def prometheus(recorded: str, suffix: str = "") -> str:
 
 
 def names() -> set[str]:
-    """Return the names of all series of Tachograph's own, and of what stands for a process."""
+    """Return the names of all of Tachograph's own series, and of target_info."""
     own = {
         prometheus(recorded, suffix)
         for recorded, (_, kind) in INSTRUMENTS.items()
@@ -50,5 +50,5 @@ def names() -> set[str]:
 
 
 def of_gpus() -> set[str]:
-    """Return the names that only a machine with a GPU has."""
+    """Return the names that exist only on a machine with a GPU."""
     return {prometheus_name(row.name, row.unit, row.kind) for table in (gpu.TABLE, cuda_memory.TABLE) for row in table}

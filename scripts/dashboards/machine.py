@@ -24,10 +24,8 @@ def _gpus(board: Board) -> None:
     board.row("GPUs")
     general = of("hw.gpu.utilization", 'hw_gpu_task="general"')
     board.lines("Utilization", Query(general, _GPU), unit="percentunit", low=0, high=1)
-    board.lines("Memory in use", Query(of("hw.gpu.memory.usage"), _GPU), unit="bytes", low=0)
-    board.lines(
-        "Share of the memory in use", Query(of("hw.gpu.memory.utilization"), _GPU), unit="percentunit", low=0, high=1
-    )
+    board.lines("Memory used", Query(of("hw.gpu.memory.usage"), _GPU), unit="bytes", low=0)
+    board.lines("Memory utilization", Query(of("hw.gpu.memory.utilization"), _GPU), unit="percentunit", low=0, high=1)
     board.lines(
         "Power",
         Query(of("hw.power"), _GPU),
@@ -38,25 +36,23 @@ def _gpus(board: Board) -> None:
     board.lines(
         "Temperature",
         Query(of("hw.temperature"), f"{_GPU} {{{{hw_sensor_location}}}}"),
-        Query(of("hw.temperature.limit"), f"{_GPU} slows down"),
+        Query(of("hw.temperature.limit"), f"{_GPU} slowdown limit"),
         unit="celsius",
     )
     board.lines("Clocks", Query(of("hw.gpu.clock.frequency"), f"{_GPU} {{{{hw_gpu_clock}}}}"), unit="hertz", low=0)
     throttled = of("hw.gpu.throttled")
-    board.states(
-        "Clocks held down", Query(throttled, f"{_GPU} {{{{hw_gpu_throttle_reason}}}}"), unit="bool_yes_no", alarm=1
-    )
+    board.states("Throttled", Query(throttled, f"{_GPU} {{{{hw_gpu_throttle_reason}}}}"), unit="bool_yes_no", alarm=1)
     board.lines("PCIe", Query(rate("hw.gpu.io"), f"{_GPU} {{{{network_io_direction}}}}"), unit="binBps", low=0)
     board.lines("NVLink", Query(rate("hw.gpu.nvlink.io"), f"{_GPU} {{{{network_io_direction}}}}"), unit="binBps", low=0)
     board.lines("Errors", Query(rate("hw.errors"), f"{_GPU} {{{{error_type}}}}"), unit="cps", low=0)
     activity = of("hw.gpu.memory.activity")
-    board.lines("Memory reads and writes", Query(activity, _GPU), unit="percentunit", low=0, high=1)
-    board.numbers("Energy so far", Query(total(of("hw.energy"), "hw_gpu_index"), _GPU), unit="joule")
+    board.lines("Memory activity", Query(activity, _GPU), unit="percentunit", low=0, high=1)
+    board.numbers("Total energy", Query(total(of("hw.energy"), "hw_gpu_index"), _GPU), unit="joule")
 
 
 def _allocator(board: Board) -> None:
     name = "torch.cuda.memory"
-    board.row("torch's CUDA memory")
+    board.row("CUDA memory allocator (torch)")
     board.lines(
         "Allocated",
         Query(of(f"{name}.allocated"), _RANK),
@@ -71,34 +67,34 @@ def _allocator(board: Board) -> None:
         unit="bytes",
         low=0,
     )
-    board.lines("Lost in fragments", Query(of(f"{name}.inactive_split"), _RANK), unit="bytes", low=0)
+    board.lines("Lost to fragmentation", Query(of(f"{name}.inactive_split"), _RANK), unit="bytes", low=0)
     board.lines("Allocations", Query(rate(f"{name}.allocations"), _RANK), unit="cps", low=0)
-    board.lines("Retries after emptying the cache", Query(rate(f"{name}.alloc_retries"), _RANK), unit="cps", low=0)
-    board.numbers("Out of memory", Query(of(f"{name}.ooms"), _RANK), alarm=1)
+    board.lines("Allocation retries", Query(rate(f"{name}.alloc_retries"), _RANK), unit="cps", low=0)
+    board.numbers("Out-of-memory errors", Query(of(f"{name}.ooms"), _RANK), alarm=1)
 
 
 def _node(board: Board) -> None:
-    board.row("The node")
+    board.row("Node")
     cpu = of("system.cpu.utilization", 'cpu_mode!="idle"')
-    board.lines("CPU, by mode", Query(cpu, "{{cpu_mode}}"), unit="percentunit", low=0, stacked=True)
+    board.lines("CPU by mode", Query(cpu, "{{cpu_mode}}"), unit="percentunit", low=0, stacked=True)
     memory = of("system.memory.usage")
-    board.lines("Memory, by state", Query(memory, "{{system_memory_state}}"), unit="bytes", low=0, stacked=True)
+    board.lines("Memory by state", Query(memory, "{{system_memory_state}}"), unit="bytes", low=0, stacked=True)
     available = of("system.linux.memory.available")
     board.lines(
-        "Memory to be had",
+        "Available memory",
         Query(available, "available"),
-        Query(of("system.memory.limit"), "all"),
+        Query(of("system.memory.limit"), "total"),
         unit="bytes",
         low=0,
     )
     disk = "{{system_device}} {{disk_io_direction}}"
-    board.lines("Disks", Query(rate("system.disk.io"), disk), unit="binBps", low=0)
+    board.lines("Disk throughput", Query(rate("system.disk.io"), disk), unit="binBps", low=0)
     board.lines("Disk operations", Query(rate("system.disk.operations"), disk), unit="iops", low=0)
     busy = rate("system.disk.io_time")
-    board.lines("Disks at work", Query(busy, "{{system_device}}"), unit="percentunit", low=0, high=1)
+    board.lines("Disk busy time", Query(busy, "{{system_device}}"), unit="percentunit", low=0, high=1)
     board.lines("Network", Query(rate("system.network.io"), _DIRECTION), unit="binBps", low=0)
     board.lines(
-        "Network: errors and drops",
+        "Network errors and drops",
         Query(rate("system.network.errors"), f"{_DIRECTION} errors"),
         Query(rate("system.network.packet.dropped"), f"{_DIRECTION} dropped"),
         unit="pps",
@@ -106,17 +102,17 @@ def _node(board: Board) -> None:
     )
     space = of("system.filesystem.utilization")
     mounted = "{{system_filesystem_mountpoint}}"
-    board.bars("File systems", Query(space, mounted), unit="percentunit", low=0, high=1, alarm=0.9)
+    board.bars("File system usage", Query(space, mounted), unit="percentunit", low=0, high=1, alarm=0.9)
 
 
 def _processes(board: Board) -> None:
     board.row("Processes")
     cpu = f"sum without (cpu_mode) ({rate('process.cpu.time')})"
-    board.lines("CPUs in use", Query(cpu, _RANK), low=0)
+    board.lines("CPUs used", Query(cpu, _RANK), low=0)
     board.lines("Resident memory", Query(of("process.memory.usage"), _RANK), unit="bytes", low=0)
     board.lines("Threads", Query(of("process.thread.count"), _RANK), low=0)
-    board.lines("Open files", Query(of("process.unix.file_descriptor.count"), _RANK), low=0)
+    board.lines("Open file descriptors", Query(of("process.unix.file_descriptor.count"), _RANK), low=0)
     io = rate("process.disk.io")
-    board.lines("Disk reads and writes", Query(io, f"{_RANK} {{{{disk_io_direction}}}}"), unit="binBps", low=0)
+    board.lines("Disk throughput by process", Query(io, f"{_RANK} {{{{disk_io_direction}}}}"), unit="binBps", low=0)
     faults = rate("process.paging.faults", 'system_paging_fault_type="major"')
-    board.lines("Page faults that read a disk", Query(faults, _RANK), unit="cps", low=0)
+    board.lines("Major page faults", Query(faults, _RANK), unit="cps", low=0)

@@ -1,4 +1,4 @@
-"""Training: every gauge that the program records, and its durations, by rank."""
+"""Training: all gauges and durations that the program records, by rank."""
 # ruff: noqa: INP001 - modules of one program: python scripts/dashboards
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def training(board: Board) -> Board:
     board.choice("metric", "Metric", names, every=None)
     durations = 'label_values({__name__=~".+_(seconds|milliseconds)_bucket",' + _PROGRAM + "}, __name__)"
     board.choice("duration", "Duration", durations, regex="/(.+?)_(?:milli)?seconds_bucket/", every=None)
-    board.row("Now")
+    board.row("Overview")
     ranks = f'count(count by (dl_run_id, dl_rank) (target_info{{{WHO},dl_rank!=""}}))'
     board.numbers("Ranks", Query(ranks, "ranks"), height=5)
     nonfinite = total(growth("tachograph.nonfinite"), "metric")
     board.bars("NaN and infinite values", Query(nonfinite, "{{metric}}"), height=5, low=0, alarm=1)
     dropped = or_zero(total(growth("tachograph.dropped")))
-    board.numbers("Not recorded or not delivered", Query(dropped, "dropped"), height=5, alarm=1)
+    board.numbers("Dropped items", Query(dropped, "dropped"), height=5, alarm=1)
     board.row("Metrics")
     metric = selector("", '__name__="${metric:raw}"', _WHERE)
     board.lines("$metric", Query(metric, "{{dl_run_id}} {{dl_role}} {{dl_rank}}"), repeat="metric")
@@ -41,16 +41,18 @@ def training(board: Board) -> Board:
 def _durations(board: Board) -> None:
     by = "dl_run_id", "dl_rank"
     means = _either(lambda name: f"{_rate(name + '_sum', by)} / {_rate(name + '_count', by)}")
-    board.lines(
-        "Mean, by rank", Query(means, "rank {{dl_rank}}"), unit="s", low=0, about="In seconds, whatever was recorded."
-    )
+    board.lines("Mean by rank", Query(means, "rank {{dl_rank}}"), unit="s", low=0, description="Always in seconds.")
     extremes = (("slowest", f"max({means})"), ("median", f"quantile(0.5, {means})"), ("fastest", f"min({means})"))
     board.lines("Across ranks", *(Query(expression, name) for name, expression in extremes), unit="s", low=0)
     shares = [Query(_either(partial(_quantile, share)), f"p{share * 100:g}") for share in (0.5, 0.9, 0.99)]
-    board.lines("Quantiles, all ranks", *shares, unit="s", low=0)
+    board.lines("Quantiles over all ranks", *shares, unit="s", low=0)
     slowest = f"topk by (dl_run_id) (1, {means})"
     board.numbers(
-        "Slowest rank", Query(slowest, "rank {{dl_rank}}"), unit="s", height=6, about="The rank with the longest mean."
+        "Slowest rank",
+        Query(slowest, "rank {{dl_rank}}"),
+        unit="s",
+        height=6,
+        description="The rank with the longest mean.",
     )
     by_hub = selector("${duration:raw}_slowest_rank", WHO.rpartition(",")[0])
     board.lines(
@@ -59,14 +61,14 @@ def _durations(board: Board) -> None:
         unit="none",
         low=0,
         height=6,
-        about="As a hub says it, which sees all ranks of its node.",
+        description="Reported by the hub, which sees all ranks of its node.",
     )
-    often = _either(lambda name: _rate(name + "_count", by), times=False)
-    board.lines("How often", Query(often, "rank {{dl_rank}}"), unit="ops", low=0, height=6)
+    frequency = _either(lambda name: _rate(name + "_count", by), times=False)
+    board.lines("Frequency", Query(frequency, "rank {{dl_rank}}"), unit="ops", low=0, height=6)
 
 
 def _either(expression: Callable[[str], str], *, times: bool = True) -> str:
-    """Return an expression over a duration, in seconds: which unit it was recorded in shows in its name."""
+    """Return an expression for a duration in seconds; the metric's name tells in which unit it was recorded."""
     seconds, milliseconds = (expression(f"${{duration:raw}}_{unit}") for unit in ("seconds", "milliseconds"))
     return f"({seconds}) or ({milliseconds}) / 1000" if times else f"({seconds}) or ({milliseconds})"
 

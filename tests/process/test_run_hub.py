@@ -94,7 +94,7 @@ def test_lost_points_are_said_at_the_end(tmp_path: Path) -> None:
     (listed,) = runs.list(tmp_path / "store")
     said = f": 27 points and {listed.events} events were recorded, lost: 4 points: no_number (registry) 4; "
     assert said in done.stderr.splitlines()[-1]
-    why = "tachograph: 4 points lost, no_number (registry): The recorded value is no number: its __float__ "
+    why = "tachograph: 4 points lost, no_number (registry): The value is not a number: __float__ "
     assert done.stderr.splitlines()[-2].startswith(why)
     assert listed.points == 27
     assert runs.open(listed.id, tmp_path / "store").losses == [Loss("no_number", "registry", 4)]

@@ -75,7 +75,7 @@ def test_one_uid_can_be_chosen(base: str) -> None:
     """A choice of role and uid leaves the others out of every panel."""
     for series in answers(base, uid="(u 1)", role="miner").values():
         assert {each["tags"]["uid"] for each in series} <= {"u 1"}
-    assert answers(base, uid="nobody")["$measurement: newest $field"] == []
+    assert answers(base, uid="nobody")["$measurement: latest $field"] == []
 
 
 def test_another_x_can_be_chosen(base: str) -> None:

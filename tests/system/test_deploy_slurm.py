@@ -1,4 +1,4 @@
-"""``deploy/slurm`` runs: stand-ins for Slurm's commands start its scripts, the real collector and a real torchrun."""
+"""``deploy/slurm``, run with stand-ins for Slurm's commands, the real collector and a real torchrun."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ exit "${CODE:-0}"
 
 
 class Ready(BaseHTTPRequestHandler):
-    """What a collector's health check answers."""
+    """The health check of a collector."""
 
     def do_GET(self) -> None:
-        """Answer that all is well."""
+        """Respond that the collector is ready."""
         self.send_response(200)
         self.end_headers()
 
 
 def programs(folder: Path, **scripts: str) -> str:
-    """Write programs into a folder, and return a PATH that begins with it."""
+    """Write programs to a folder, and return a PATH that starts with it."""
     folder.mkdir(exist_ok=True)
     for name, text in scripts.items():
         path = folder / name
@@ -72,7 +72,7 @@ def programs(folder: Path, **scripts: str) -> str:
 
 
 def slurm(folder: Path, **more: str) -> dict[str, str]:
-    """Return the environment of a batch script of two nodes."""
+    """Return the environment of a batch script with two nodes."""
     job = {
         "SLURM_JOB_ID": "4711",
         "SLURM_NNODES": str(len(NODES)),
@@ -85,7 +85,7 @@ def slurm(folder: Path, **more: str) -> dict[str, str]:
 
 
 def node(folder: Path, *, job: str = SAYS, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run the script of one node, with a stand-in for the job; an empty string takes a variable away."""
+    """Run the script of one node with a stand-in for the job; an empty string unsets a variable."""
     path = programs(folder / "bin", tachograph=job, torchrun=SAYS)
     ports = Ports.free().environment()
     given = {"GATEWAY": f"http://127.0.0.1:{free_port()}", "GATEWAY_TOKEN": TOKEN, "OTELCOL": find("otelcol")}
@@ -117,7 +117,7 @@ def test_scripts_are_clean(script: str) -> None:
 
 
 def test_ports_are_those_of_the_agent() -> None:
-    """Where the script looks for the agent is where its file has it listen."""
+    """The script and the collector's file have the same default ports."""
     text = (SLURM / "node.sh").read_text(encoding="utf-8")
     for variable in ("OTLP_HTTP", "OTLP_GRPC", "HEALTH", "OWN_METRICS_PORT"):
         assert f"{variable}=${{{variable}:-{default(variable, 'agent')}}}" in text
@@ -127,7 +127,7 @@ def test_ports_are_those_of_the_agent() -> None:
 @pytest.mark.torch
 @pytest.mark.usefixtures("untraced")
 def test_a_job_of_two_nodes_arrives_at_the_gateway(tmp_path: Path) -> None:
-    """An agent a node, one torchrun over both: each rank's totals are at the gateway, and nothing stays behind."""
+    """With one agent per node and one torchrun, each rank's totals reach the gateway, and no file remains."""
     program = write(tmp_path, PROGRAM)
     path = programs(tmp_path / "bin", scontrol=SCONTROL, srun=SRUN)
     nodes = {f"NODE_{number}": shlex.join(map("=".join, Ports.free().environment().items())) for number in range(2)}
@@ -149,7 +149,7 @@ def test_a_job_of_two_nodes_arrives_at_the_gateway(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.splitlines()) == ["rank 0 of 2 is done", "rank 1 of 2 is done"]
         assert "no agent" not in done.stderr
-        assert "not all is with the gateway" not in done.stderr
+        assert "the gateway has not received all telemetry" not in done.stderr
         wait_until(lambda: shown(collector, "checkpoint_success_total") == {"0": 10, "1": 10}, 10, collector.page)
         runs = {labels["dl_run_id"] for _, labels, _ in collector.samples("program") if "dl_rank" in labels}
         assert runs == {"4711"}
@@ -160,14 +160,14 @@ def test_a_job_of_two_nodes_arrives_at_the_gateway(tmp_path: Path) -> None:
 
 @pytest.mark.otelcol
 def test_a_job_does_not_get_the_token(tmp_path: Path) -> None:
-    """A token that is in a file is for the agent alone; ranks export every five seconds, and observe the hardware."""
+    """Only the agent gets the token from a file; ranks export every five seconds and observe the hardware."""
     (tmp_path / "token").write_text(TOKEN + "\n")
     prints = "#!/usr/bin/env bash\nenv\n"
     done = node(tmp_path, job=prints, GATEWAY_TOKEN="", GATEWAY_TOKEN_FILE=str(tmp_path / "token"), DRAIN_SECONDS="1")
     assert "no agent" not in done.stderr
     assert TOKEN not in done.stdout
     assert "OTEL_METRIC_EXPORT_INTERVAL=5000" in done.stdout.splitlines()
-    assert "TACHOGRAPH_SYSTEM_METRICS=false" in done.stdout.splitlines()  # what the user has set stays
+    assert "TACHOGRAPH_SYSTEM_METRICS=false" in done.stdout.splitlines()  # the user's setting is not changed
 
 
 @pytest.mark.otelcol
@@ -177,16 +177,16 @@ def test_a_job_does_not_get_the_token(tmp_path: Path) -> None:
         ({"GATEWAY": ""}, "GATEWAY must be a URL"),
         ({"GATEWAY": "gateway:4318"}, "GATEWAY must be a URL such as http://gateway:4318, not 'gateway:4318'"),
         ({"GATEWAY_TOKEN": ""}, "GATEWAY_TOKEN is not set"),
-        ({"GATEWAY_TOKEN": "", "GATEWAY_TOKEN_FILE": "/none"}, "GATEWAY_TOKEN_FILE=/none cannot be read"),
-        ({"OTELCOL": "no-such-collector"}, "there is no program no-such-collector"),
-        ({"COLLECTOR_CONFIG": "/none"}, "there is no /none/agent.yaml"),
-        ({"NODE_FOLDER": "/proc/none"}, "its queue /proc/none/4711-n1/queue cannot be written"),
-        ({"OTLP_HTTP": "198.51.100.1:4318"}, "it ended: "),
+        ({"GATEWAY_TOKEN": "", "GATEWAY_TOKEN_FILE": "/none"}, "cannot read GATEWAY_TOKEN_FILE=/none"),
+        ({"OTELCOL": "no-such-collector"}, "no-such-collector not found on PATH"),
+        ({"COLLECTOR_CONFIG": "/none"}, "cannot read /none/agent.yaml"),
+        ({"NODE_FOLDER": "/proc/none"}, "cannot write to the queue folder /proc/none/4711-n1/queue"),
+        ({"OTLP_HTTP": "198.51.100.1:4318"}, "the collector exited: "),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
 def test_what_is_wrong_is_said_and_the_job_runs(tmp_path: Path, given: dict[str, str], said: str) -> None:
-    """A wrong or missing setting is named at the start; the job runs with a hub of its own, its exit code is ours."""
+    """A wrong or missing setting is reported; the job runs with its own hub, and its exit code is returned."""
     done = node(tmp_path, CODE="7", **given)
     assert said in done.stderr
     assert "no agent: " in done.stderr
@@ -198,15 +198,15 @@ def test_what_is_wrong_is_said_and_the_job_runs(tmp_path: Path, given: dict[str,
 
 @pytest.mark.otelcol
 def test_a_gateway_that_is_away_is_said_and_the_agent_begins(tmp_path: Path) -> None:
-    """The agent starts without its gateway: that is said, and the job sends to the agent."""
+    """If the gateway is down, this is reported, and the job sends to the agent."""
     done = node(tmp_path, DRAIN_SECONDS="1")
-    assert "does not answer now: what it has not got yet is kept in" in done.stderr
+    assert "does not respond; telemetry is queued in" in done.stderr
     assert "--endpoint http://127.0.0.1:" in done.stdout
     assert done.returncode == 0
 
 
 def test_an_agent_that_the_node_has_is_used(tmp_path: Path) -> None:
-    """Where an agent answers already, none is started, and no setting of one is needed."""
+    """If an agent already runs, none is started, and no setting is required."""
     with HTTPServer(("127.0.0.1", 0), Ready) as there:
         answering = Thread(target=there.handle_request)
         answering.start()
@@ -218,13 +218,13 @@ def test_an_agent_that_the_node_has_is_used(tmp_path: Path) -> None:
             OTLP_HTTP="127.0.0.1:4318",
         )
         answering.join(10)
-    assert "uses the agent that this node has" in done.stderr
+    assert "using the agent that already runs on this node" in done.stderr
     assert done.stdout.startswith("tachograph run --run-id 4711 --endpoint http://127.0.0.1:4318 -- torchrun ")
 
 
 @pytest.mark.parametrize("missing", ["SLURM_JOB_ID", "SLURM_NNODES", "HEAD_NODE"])
 def test_outside_of_slurm_the_scripts_say_so(tmp_path: Path, missing: str) -> None:
-    """Without what Slurm tells, nothing is started, and the variable is named."""
+    """Without Slurm's variables, nothing is started, and the missing variable is named."""
     path = programs(tmp_path / "bin", scontrol=SCONTROL)
     env = {**slurm(tmp_path, PATH=path, HEAD_NODE="127.0.0.1"), missing: ""}
     done = subprocess.run([str(SLURM / "node.sh")], env=env, capture_output=True, text=True, timeout=60, check=False)

@@ -1,4 +1,4 @@
-"""Prometheus's rules: each has a unit test that fails without it, and each alert leads to a section of the runbook."""
+"""Prometheus rules: each has a unit test that fails without it, and each alert links to a section of the runbook."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.prometheus
 DEPLOY = ROOT / "deploy" / "prometheus"
 FILES = sorted(path.name for path in (DEPLOY / "rules").glob("*.yml"))
 WITHIN = 60  # seconds from a fault to its alert
-SEEN = 15  # of them a scrape, an evaluation, and the export before them
+SEEN = 15  # of these, for the export, the scrape and the evaluation
 
 
 class Rule(NamedTuple):
-    """A rule: the name of its file, its own name, and all that is said of it."""
+    """A rule: the name of its file, its own name, and its definition."""
 
     file: str
     name: str
@@ -52,7 +52,7 @@ def promtool(major: int, *arguments: str, cwd: Path = DEPLOY) -> subprocess.Comp
 @pytest.mark.parametrize("major", [3, 2])
 @pytest.mark.parametrize("config", ["hub.yml", "prometheus.yml"])
 def test_the_configurations_load_the_rules(major: int, config: str) -> None:
-    """Both generations accept both configurations, and find all rules beside them."""
+    """Both major versions accept both configurations and find all rules."""
     done = promtool(major, "check", "config", config)
     assert done.returncode == 0, done.stderr
     assert f"{len(FILES)} rule files found" in done.stdout
@@ -61,14 +61,14 @@ def test_the_configurations_load_the_rules(major: int, config: str) -> None:
 @pytest.mark.parametrize("major", [3, 2])
 @pytest.mark.parametrize("file", FILES)
 def test_unit_tests_pass(major: int, file: str) -> None:
-    """Both generations run the unit tests of each file of rules without a failure."""
+    """The unit tests of each rule file pass with both major versions."""
     done = promtool(major, "test", "rules", f"tests/{file}")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_each_rule_has_a_unit_test(rule: Rule, tmp_path: Path) -> None:
-    """Without the rule's result its unit tests fail; those of an alert also see it when it does not fire."""
+    """The unit tests fail without the rule; those of an alert also cover a time at which it does not fire."""
     for name in ("rules", "tests"):
         shutil.copytree(DEPLOY / name, tmp_path / name)
     file = tmp_path / "rules" / rule.file
@@ -91,7 +91,7 @@ def test_each_rule_has_a_unit_test(rule: Rule, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule.name)
 def test_each_alert_says_what_to_do(rule: Rule) -> None:
-    """An alert has a severity, a sentence that says who, and the address of a section of the runbook."""
+    """Each alert has a severity, a summary with labels, and a link to a section of the runbook."""
     assert rule.told["labels"]["severity"] in ("critical", "warning")
     assert "{{" in rule.told["annotations"]["summary"]
     page, _, anchor = rule.told["annotations"]["runbook_url"].partition("#")
@@ -101,13 +101,13 @@ def test_each_alert_says_what_to_do(rule: Rule) -> None:
 
 
 def test_the_runbook_has_no_other_alerts() -> None:
-    """Every section of the runbook is of an alert that exists."""
+    """Each section of the runbook belongs to an existing alert."""
     headings = re.findall(r"^### (\w+)$", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE)
     assert sorted(headings) == sorted(rule.name for rule in ALERTS)
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule.name)
 def test_each_alert_can_fire_within_a_minute(rule: Rule) -> None:
-    """Groups are evaluated each five seconds, and no alert waits so long that a minute is over."""
+    """Groups are evaluated every five seconds, and each alert can fire within a minute of the fault."""
     assert {group["interval"] for group in _read(DEPLOY / "rules" / rule.file)["groups"]} == {"5s"}
     assert int(rule.told.get("for", "0s").removesuffix("s")) <= WITHIN - SEEN

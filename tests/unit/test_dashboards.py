@@ -1,4 +1,4 @@
-"""``tachograph init grafana``: what comes along, what is made from a run's definitions, and what goes wrong."""
+"""``tachograph init grafana``: the shipped dashboards, provisioning files, and errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLASSIC = pytest.mark.filterwarnings("ignore:Prefer using dashboardv2:Deprecatio
 
 @pytest.fixture(scope="module")
 def instruments() -> ModuleType:
-    """Return the table of instruments that the dashboards are made from."""
+    """Return the module with the instruments that the dashboards use."""
     spec = importlib.util.spec_from_file_location("dashboard_instruments", SCRIPT / "instruments.py")
     assert spec is not None
     assert spec.loader is not None
@@ -41,7 +41,7 @@ def instruments() -> ModuleType:
 
 @pytest.mark.process
 def test_those_that_come_along_are_what_the_builders_make(tmp_path: Path) -> None:
-    """The committed dashboards are those that scripts/dashboards makes: nobody has edited them by hand."""
+    """The committed dashboards are the output of scripts/dashboards, without manual edits."""
     builders()
     subprocess.run([sys.executable, str(SCRIPT), str(tmp_path)], check=True, timeout=60)
     made = {path.name: path.read_text() for path in tmp_path.iterdir()}
@@ -49,7 +49,7 @@ def test_those_that_come_along_are_what_the_builders_make(tmp_path: Path) -> Non
 
 
 def test_those_to_deploy_are_what_the_command_writes(tmp_path: Path) -> None:
-    """deploy/grafana holds what ``tachograph init grafana`` writes, for a Grafana in a container."""
+    """deploy/grafana contains the output of ``tachograph init grafana`` for a Grafana in a container."""
     influxdb = ("--influxdb", "http://localhost:8086", "--influxdb-database", "tplr")
     options = ("--output", str(tmp_path), "--path", "/var/lib/grafana/dashboards", *influxdb)
     assert main(["init", "grafana", "--force", *options]) == 0
@@ -61,7 +61,7 @@ def test_those_to_deploy_are_what_the_command_writes(tmp_path: Path) -> None:
 
 
 def read_by_grafana(dashboard: Mapping[str, Any]) -> Any:
-    """Return what Grafana's types keep of a dashboard."""
+    """Return a dashboard after parsing and encoding it with Grafana's types."""
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
     from grafana_foundation_sdk.cog.plugins import register_default_plugins
     from grafana_foundation_sdk.models.dashboard import Dashboard
@@ -71,7 +71,7 @@ def read_by_grafana(dashboard: Mapping[str, Any]) -> Any:
 
 
 def lost(ours: Any, kept: Any, where: str = "") -> Iterator[str]:
-    """Yield the places of what is in ours and was not kept."""
+    """Yield the path of each value that was lost or changed."""
     if isinstance(ours, dict) and isinstance(kept, dict):
         for key, value in ours.items():
             yield from lost(value, kept.get(key), f"{where}.{key}")
@@ -84,7 +84,7 @@ def lost(ours: Any, kept: Any, where: str = "") -> Iterator[str]:
 
 @CLASSIC
 def test_grafana_knows_all_that_is_in_a_dashboard(tmp_path: Path) -> None:
-    """Grafana's own types read every dashboard, a run's own too, and lose nothing of it."""
+    """Grafana's own types parse each dashboard, including that of a run, without losing anything."""
     builders()
     training(tmp_path)
     assert (
@@ -96,7 +96,7 @@ def test_grafana_knows_all_that_is_in_a_dashboard(tmp_path: Path) -> None:
 
 
 def test_no_dashboard_names_a_metric_that_does_not_exist(instruments: ModuleType) -> None:
-    """Every metric in an expression or a variable is one of Tachograph's instruments, or chosen by a variable."""
+    """Each metric in an expression or variable is one of Tachograph's instruments, or selected by a variable."""
     found = dashboards(FIXED)
     there = instruments.names()
     named = {
@@ -110,7 +110,7 @@ def test_no_dashboard_names_a_metric_that_does_not_exist(instruments: ModuleType
 
 
 def test_a_dashboard_cannot_be_made_with_a_metric_that_does_not_exist(instruments: ModuleType) -> None:
-    """The table knows no instrument that the code does not have, and no part of one that it does not have."""
+    """An unknown instrument, or an unknown series of an instrument, raises KeyError."""
     with pytest.raises(KeyError, match=r"hw\.gpu\.nothing"):
         instruments.prometheus("hw.gpu.nothing")
     with pytest.raises(KeyError, match="is a gauge"):
@@ -120,7 +120,7 @@ def test_a_dashboard_cannot_be_made_with_a_metric_that_does_not_exist(instrument
 
 
 def test_every_dashboard_chooses_run_role_rank_and_data_source() -> None:
-    """Each dashboard on Prometheus has the four choices, and uses no variable that it does not have."""
+    """Each Prometheus dashboard has variables for data source, run, role and rank, and uses only its own variables."""
     uids = set()
     for name, dashboard in dashboards(FIXED).items():
         there = [variable["name"] for variable in dashboard["templating"]["list"]]
@@ -137,7 +137,7 @@ def test_every_dashboard_chooses_run_role_rank_and_data_source() -> None:
 
 
 def test_data_sources_that_are_there_are_used(tmp_path: Path) -> None:
-    """With the uid of a data source that Grafana has already it is chosen everywhere, and none is made."""
+    """With the uid of an existing data source, all dashboards use it and none is created."""
     training(tmp_path)
     arguments = ["--datasource", "prom", "--influxdb-datasource", "influx", "--run", "one", "--store", str(tmp_path)]
     assert main(["init", "grafana", "--force", "--output", str(tmp_path), *arguments]) == 0
@@ -152,7 +152,7 @@ def test_data_sources_that_are_there_are_used(tmp_path: Path) -> None:
 
 
 def test_provisioning_says_paths_and_urls_as_they_are() -> None:
-    """A path or a URL with special characters is one string of YAML, in which Grafana replaces no variable."""
+    """A path or URL with special characters becomes one YAML string in which Grafana replaces no variable."""
     path = Path('/a "b"/$HOME')
     (line,) = (line for line in provider(path).splitlines() if "path:" in line)
     assert json.loads(line.partition(": ")[2]).replace("$$", "$") == str(path)
@@ -162,7 +162,7 @@ def test_provisioning_says_paths_and_urls_as_they_are() -> None:
 
 
 def test_an_unknown_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run that is not there ends it with 2 and with words, before anything is written."""
+    """An unknown run is an error with exit code 2, and no file is written."""
     record(tmp_path, "run-1", *points([1.0]))
     out = tmp_path / "out"
     assert main(["init", "grafana", "--force", "--output", str(out), "--run", "run-2", "--store", str(tmp_path)]) == 2
@@ -171,7 +171,7 @@ def test_an_unknown_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where it cannot write it ends with 2, and names the path."""
+    """A folder that is not writable is an error with exit code 2 that names the path."""
     path = tmp_path / "file"
     path.touch()
     assert main(["init", "grafana", "--force", "--output", str(path)]) == 2
@@ -181,7 +181,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.
 
 
 def test_a_run_without_metrics_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run that has defined nothing has no dashboard of its own; the others are written."""
+    """A run without definitions gets no dashboard; the other dashboards are written."""
     record(tmp_path, "bare", ("something", {"a": 1}))
     assert (
         main(["init", "grafana", "--force", "--output", str(tmp_path), "--run", "bare", "--store", str(tmp_path)]) == 1
@@ -191,7 +191,7 @@ def test_a_run_without_metrics_is_said(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_a_damaged_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a damaged file what can be read is drawn, and the damage is said."""
+    """The dashboard of a damaged run has what can be read, and the damage is reported."""
     training(tmp_path)
     assert spoil(tmp_path / "runs" / "one.db", lambda page: b"accuracy" in page and b"x_units" not in page)
     assert (
@@ -202,7 +202,7 @@ def test_a_damaged_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_a_long_id_makes_a_file_all_the_same(tmp_path: Path) -> None:
-    """An id whose name in a file would be too long is cut, and stays one of its own."""
+    """A run ID that is too long for a file name is truncated and remains unique."""
     runs = ["é" * 35 + end for end in "ab"]
     for run in runs:
         training(tmp_path, run)
@@ -212,7 +212,7 @@ def test_a_long_id_makes_a_file_all_the_same(tmp_path: Path) -> None:
 
 
 def test_variables_are_replaced_as_grafana_does() -> None:
-    """The tests' own stand-in for Grafana knows each of its ways to write a variable."""
+    """The tests' stand-in for Grafana supports each notation for variables."""
     assert replaced("$a ${a} ${a:raw} x", {"a": "1"}) == "1 1 1 x"
     with pytest.raises(KeyError):
         replaced("$b", {"a": "1"})

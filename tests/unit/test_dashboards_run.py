@@ -1,4 +1,4 @@
-"""A run's own dashboard: groups, scales and progress bars as it has defined them, whatever their names are."""
+"""The dashboard of a run: its groups, scales and progress bars, with arbitrary names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def panels(folder: Path) -> dict[str, Any]:
 
 
 def looks(panel: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what each query of a panel looks like, by what it selects."""
+    """Return the overrides of each query of a panel, by the metric that it selects."""
     by_ref = {
         each["matcher"]["options"]: {one["id"]: one["value"] for one in each["properties"]}
         for each in panel["fieldConfig"]["overrides"]
@@ -39,7 +39,7 @@ def looks(panel: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_groups_become_panels_and_scales_axes(tmp_path: Path) -> None:
-    """A group is a panel with all its metrics; metrics of one scale have one axis with its units and bounds."""
+    """A group is a panel with all its metrics; metrics with the same scale share an axis with its units and bounds."""
     training(tmp_path)
     assert (
         main(["init", "grafana", "--force", "--output", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 0
@@ -58,7 +58,7 @@ def test_groups_become_panels_and_scales_axes(tmp_path: Path) -> None:
 
 
 def test_progress_becomes_bars(tmp_path: Path) -> None:
-    """A scale with progress is a bar within its bounds, a loop one of per cent; of a stream there are only numbers."""
+    """A progress scale is a bar within its bounds, a loop a bar in percent; a stream has only numbers."""
     training(tmp_path)
     assert (
         main(["init", "grafana", "--force", "--output", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 0
@@ -71,14 +71,14 @@ def test_progress_becomes_bars(tmp_path: Path) -> None:
     }
     assert [target["legendFormat"].partition(" {{")[0] for target in found["Loops"]["targets"]] == [
         "steps: rate",
-        "steps: left",
+        "steps: remaining",
         "stream: done",
         "stream: rate",
     ]
 
 
 def test_a_run_whose_id_would_spoil_a_query_is_pinned(tmp_path: Path) -> None:
-    """A variable chooses the run, and may choose others; one with quotes in its id stands in each query."""
+    """A variable selects the run and can select others; a run ID with quotes is written into each query instead."""
     for run, expected in (("one", 'dl_run_id=~"$run"'), ('a"b$run', r'dl_run_id="a\x22b\x24run"')):
         store = tmp_path / str(len(run))
         training(store, run)
@@ -90,7 +90,7 @@ def test_a_run_whose_id_would_spoil_a_query_is_pinned(tmp_path: Path) -> None:
 
 @given(HOSTILE)
 def test_a_name_is_one_string_of_promql_and_no_template(name: str) -> None:
-    """Any name stands in a query as itself: Grafana finds no variable in it, Prometheus one string."""
+    """In a query, any name is one string for Prometheus and contains no variable for Grafana."""
     literal = quoted(name)
     assert re.fullmatch(r'"(?:[^"\\\n]|\\x[0-9a-f]{2})*"', literal)
     assert re.sub(r"\\x(..)", lambda match: chr(int(match[1], 16)), literal[1:-1]) == name
@@ -100,7 +100,7 @@ def test_a_name_is_one_string_of_promql_and_no_template(name: str) -> None:
 
 @given(HOSTILE)
 def test_a_name_in_a_title_is_no_template(name: str) -> None:
-    """In titles and legends Grafana replaces nothing of a name, and people see it as it is."""
+    """In titles and legends, Grafana shows a name unchanged."""
     text = literal(name)
     assert text.replace("\u2060", "") == name.replace("\u2060", "")
     assert used(text) == set()
@@ -109,13 +109,13 @@ def test_a_name_in_a_title_is_no_template(name: str) -> None:
 
 @given(TEXT)
 def test_a_regular_expression_of_a_name_is_only_that_name(name: str) -> None:
-    """What stands for a run in a regular expression matches nothing else."""
+    """The regular expression for a run matches only that run."""
     assert re.fullmatch(regex(name), name)
     assert not re.fullmatch(regex(name), name + "x")
 
 
 def test_units_are_those_of_grafana() -> None:
-    """Every unit's id is one that Grafana has; other words stand behind the number."""
+    """Known units have an id of Grafana; other text becomes a suffix."""
     builders()
     from grafana_foundation_sdk.models import units
 
@@ -125,7 +125,7 @@ def test_units_are_those_of_grafana() -> None:
 
 
 def test_ranks_that_say_something_else_share_a_chart(tmp_path: Path) -> None:
-    """What was said last of a metric counts, also where only one rank has named a group."""
+    """The latest definition of a metric applies, even if only one rank set a group."""
     group = {"metric": "loss", "group": "training", "units": "%"}
     for number, told in enumerate(({"metric": "loss"}, {"metric": "loss", "group": "training"}, group)):
         record(tmp_path, "one", (DEFINITION, told), number=number)
@@ -138,7 +138,7 @@ def test_ranks_that_say_something_else_share_a_chart(tmp_path: Path) -> None:
 
 
 def test_a_group_named_as_the_scope_of_those_without_one(tmp_path: Path) -> None:
-    """A group may have the name of the scope that metrics without a group are in: the first says what the unit is."""
+    """A group can have the name of the scope for metrics without a group; the first definition sets the unit."""
     told = [{"metric": "loss", "units": "s"}, {"metric": "loss", "group": "tachograph.metric", "units": "%"}]
     for number, each in enumerate(told):
         record(tmp_path, "one", (DEFINITION, each), number=number)
@@ -149,7 +149,7 @@ def test_a_group_named_as_the_scope_of_those_without_one(tmp_path: Path) -> None
 
 
 def test_a_bound_that_is_no_number_is_none(tmp_path: Path) -> None:
-    """What another program says of an axis may be anything; the dashboard is made without it."""
+    """Invalid bounds in a definition are ignored."""
     about = {"metric": "m", "group": "g", "x_lower": "a", "x_upper": float("nan"), "lower": [1], "upper": True}
     hub = Hub(tmp_path)
     hub.receive_logs(logs(rank(0), ("tachograph.definition", about)))
@@ -162,7 +162,7 @@ def test_a_bound_that_is_no_number_is_none(tmp_path: Path) -> None:
 
 
 def test_lines_without_ranks_are_named_by_the_metric(tmp_path: Path) -> None:
-    """In a run of one process without a rank there is nothing else to tell lines apart by."""
+    """In a run without ranks, the legend is the name of the metric."""
     hub = Hub(tmp_path, run="one", clock=lambda: START)
     who = {key: value for key, value in rank(0, run="one").items() if key != "dl.rank"}
     hub.receive_logs(logs(who, (DEFINITION, {"metric": "loss"}), stream="s"))
@@ -174,7 +174,7 @@ def test_lines_without_ranks_are_named_by_the_metric(tmp_path: Path) -> None:
 
 
 def test_a_definition_without_points_has_its_place(tmp_path: Path) -> None:
-    """A progress bar that was defined and has not begun is there, ready for its first point."""
+    """A progress bar without points has a panel."""
     record(tmp_path, "one", (DEFINITION, {"metric": "steps", "progress": True, "upper": 5.0}))
     assert (
         main(["init", "grafana", "--force", "--output", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 0

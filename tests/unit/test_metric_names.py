@@ -1,4 +1,4 @@
-"""One registry of names: what pages, dashboards, rules and collector files say, the code makes."""
+"""Metric names in pages, dashboards, rules and collector files are names that the code creates."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ OTHERS = {
 
 
 def test_the_reference_is_what_the_code_says() -> None:
-    """docs/metrics.md is as ``python scripts/reference.py`` makes it now."""
+    """docs/metrics.md is the current output of ``python scripts/reference.py``."""
     page = runpy.run_path(str(ROOT / "scripts" / "reference.py"))["page"]
     assert (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8") == page()
 
 
 def test_every_reason_is_explained() -> None:
-    """Whoever sees a reason on the page finds it in the reference."""
+    """Each reason for a drop has an explanation."""
     assert set(REASONS) == set(get_args(Reason))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_name_is_one_that_the_code_makes(path: Path) -> None:
-    """No file names a metric of ours that there is not; a rule's own results are not ours."""
+    """No file uses an unknown metric of Tachograph, apart from the results of recording rules."""
     text = path.read_text(encoding="utf-8")
     named = set(OURS.findall(text)) - OTHERS
     whole = {name for name in named if name not in KNOWN and _counted(name) not in KNOWN}
@@ -58,18 +58,18 @@ def test_every_name_is_one_that_the_code_makes(path: Path) -> None:
 
 
 def _counted(name: str) -> str:
-    """Return a name that stands for a whole histogram as that of one of its series."""
+    """Return the name of one of the series of a histogram."""
     return f"{name}_bucket"
 
 
 def _across(name: str) -> str:
-    """Return the histogram that a name across ranks is made of."""
+    """Return the histogram from which a metric across ranks is computed."""
     found = ACROSS.sub("", name)
     return f"{found}_bucket" if found.endswith("_seconds") else f"{found}_seconds_bucket"
 
 
 def test_a_wrong_name_is_found() -> None:
-    """The rule above finds what is there: a counter without its ending, say."""
+    """The check finds a wrong name, such as a counter without its suffix."""
     assert OURS.findall("rate(torchrun_restart_total[5m])") == ["torchrun_restart_total"]
     assert "torchrun_restart_total" not in KNOWN
     assert "torchrun_restarts_total" in KNOWN

@@ -1,4 +1,4 @@
-"""The losses of a run: points that were recorded or sent and are not in its file, by reason and destination."""
+"""The losses of a run: points that were recorded but are not in its file, by reason and destination."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from tachograph.recording.own_metrics import DROPPED, REASONS
 
 MISSING = "missing"
-_NEVER_CAME = "Sent, as the numbers of the others tell, and never received: a process was killed, or its way was cut."
-_WHY: dict[str, str] = {**{str(reason): words for reason, words in REASONS.items()}, MISSING: _NEVER_CAME}
-_KEPT = frozenset({"attribute"})  # the value was recorded, without that attribute
-# Reasons of losses that happen before a point gets its number: they leave no gap.
+_GAP = "Sent but never received, from gaps in numbering: a process was killed, or its connection was lost."
+_WHY: dict[str, str] = {**{str(reason): words for reason, words in REASONS.items()}, MISSING: _GAP}
+_RECORDED = frozenset({"attribute"})  # the value was recorded, without that attribute
+# These losses happen before a point gets its number, so they leave no gap.
 _WITHOUT_NUMBER = frozenset(
     {
         *("no_number", "negative", "nonfinite", "overflow", "max_samples", "throttled", "closed", "empty"),
@@ -25,13 +25,13 @@ _WITHOUT_NUMBER = frozenset(
 
 
 class Loss(NamedTuple):
-    """Points that are lost for one reason.
+    """Points that were lost for one reason.
 
     Attributes:
-        reason: one of ``tachograph.dropped``; or ``missing``: by gaps in the numbers that have arrived, those that no
-            process has counted itself.
-        destination: where they were to go; may be empty.
-        points: how many.
+        reason: a reason of ``tachograph.dropped``, or ``missing`` for gaps in the numbers of received points that no
+            process has counted as dropped.
+        destination: the destination of the points; may be empty.
+        points: the number of lost points.
     """
 
     reason: str
@@ -40,33 +40,38 @@ class Loss(NamedTuple):
 
     @property
     def why(self) -> str:
-        """The reason in words; empty where this version does not know it."""
+        """An explanation of the reason; empty if this version does not know the reason."""
         return _WHY.get(self.reason, "")
 
 
 def losses(rows: Callable[..., Iterable[Sequence[Any]]]) -> list[Loss]:
-    """Return the losses of a run, the most first.
+    """Return the losses of a run, largest first.
 
     Args:
-        rows: returns the rows of a query.
+        rows: runs a query and returns its rows.
     """
     found: Counter[tuple[str, str]] = Counter()
-    counted: Counter[int] = Counter()  # of points with a number, by process
+    counted: Counter[int] = Counter()  # dropped points that had a number, by process
     for process, attributes, data in rows(
         "SELECT process, attributes, data FROM series JOIN state ON series.id = state.series"
         " WHERE scope = ? AND name = ? AND shape = 'counter'",
         *(DROPPED.group, DROPPED.name),
     ):
         try:
-            told, amount = dict(json.loads(attributes)), _total(json.loads(data))
-        except (ValueError, TypeError, LookupError, OverflowError):  # damage: the series' other readers note it
+            labels, amount = dict(json.loads(attributes)), _total(json.loads(data))
+        except (
+            ValueError,
+            TypeError,
+            LookupError,
+            OverflowError,
+        ):  # damaged; other readers of the series report it
             continue
-        reason, destination = str(told.get("reason", "")), str(told.get("destination", ""))
-        if reason not in _KEPT:
+        reason, destination = str(labels.get("reason", "")), str(labels.get("destination", ""))
+        if reason not in _RECORDED:
             found[reason, destination] += amount
         if reason not in _WITHOUT_NUMBER:
             counted[process] += amount
-    # Streams that are numbered by their content have no gaps.
+    # Streams whose numbers derive from their content have no gaps.
     for process, missing in rows(
         "SELECT process, sum(gap) FROM (SELECT process, max(last) - sum(last - first + 1) AS gap"
         " FROM arrived JOIN stream ON stream.id = stream WHERE name NOT LIKE 'content:%' GROUP BY stream.id)"
@@ -77,13 +82,13 @@ def losses(rows: Callable[..., Iterable[Sequence[Any]]]) -> list[Loss]:
 
 
 def ordered(found: Mapping[tuple[str, str], int]) -> list[Loss]:
-    """Return losses by reason and destination, the most first."""
+    """Return losses by reason and destination, largest first."""
     listed = [Loss(*named, points) for named, points in found.items() if points > 0]
     return sorted(listed, key=lambda loss: (-loss.points, loss.reason, loss.destination))
 
 
 def in_words(found: Sequence[Loss]) -> str:
-    """Return losses as ``1,234 points: queue_full (journal) 1,200, missing 34``; empty where nothing is lost."""
+    """Return losses as ``1,234 points: queue_full (journal) 1,200, missing 34``; empty if nothing is lost."""
     if not found:
         return ""
     total = sum(loss.points for loss in found)
@@ -92,11 +97,11 @@ def in_words(found: Sequence[Loss]) -> str:
 
 
 def named(reason: str, destination: str) -> str:
-    """Return a loss's reason, and where the points were to go."""
+    """Return the reason and, if known, the destination."""
     return f"{reason} ({destination})" if destination else reason
 
 
 def _total(state: Any) -> int:
-    """Return the count in a counter's saved state: that of its process's newest start, and that of those before."""
+    """Return the total in a counter's saved state: of the process's latest start plus all earlier ones."""
     amounts = [part for part in state[2:4] if isinstance(part, int | float) and isfinite(part)]
     return int(sum(amounts))

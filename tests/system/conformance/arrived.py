@@ -1,4 +1,4 @@
-"""What has arrived by one way out, in the shape in which expectations ask for it."""
+"""The data that arrived at one destination, in the form in which expectations read it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IDENTITY = ("dl_run_id", "dl_rank", "dl_role", "otel_scope_version", "otel_scope
 
 
 class Series(NamedTuple):
-    """The identity of a series, as OpenTelemetry has it."""
+    """The identity of a series in OpenTelemetry."""
 
     scope: str
     name: str
@@ -31,7 +31,7 @@ class Series(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """The state of a histogram; ``at_most`` counts the values up to each bound, None where a way has no such thing."""
+    """The state of a histogram; ``at_most`` counts the values up to each bound. None if a destination lacks a part."""
 
     count: int
     total: float | None = None
@@ -50,7 +50,7 @@ class Logged(NamedTuple):
 
 @dataclass
 class Arrived:
-    """Everything that one way out has brought; a way fills in the parts that it has.
+    """All data that arrived at one destination; a destination sets the parts that it supports.
 
     Attributes:
         numbers: the last value of each gauge and counter.
@@ -69,7 +69,7 @@ class Arrived:
     failed: str = ""
 
     def key(self, series: Series) -> Any:
-        """Return the key under which this way has a series."""
+        """Return the key of a series at this destination."""
         return series.scope, series.name, series.attributes
 
     def number(self, series: Series) -> int | float | None:
@@ -81,7 +81,7 @@ class Arrived:
         return self.distributions.get(self.key(series))
 
     def counted(self, name: str, attribute: str, value: str) -> int | float:
-        """Return one of Tachograph's own counters, added up over its other attributes."""
+        """Return the value of one of Tachograph's own counters, summed over its other attributes."""
         return sum(
             found
             for (scope, metric, attributes), found in self.numbers.items()
@@ -89,17 +89,17 @@ class Arrived:
         )
 
     def near(self, series: Series) -> list[str]:
-        """Return the keys in the series' scope whose names are most like its own."""
+        """Return keys with similar names in the scope of a series."""
         keys = [str(key[1:]) for key in (*self.numbers, *self.distributions, *self.handed) if key[0] == series.scope]
         return get_close_matches(str(self.key(series)[1:]), keys, cutoff=0.3)
 
     def names(self, scope: str) -> set[str]:
-        """Return the metrics of a scope, under the names that they have here."""
+        """Return the metrics of a scope with their names at this destination."""
         return {key[1] for key in (*self.numbers, *self.distributions) if key[0] == scope}
 
 
 class Page(Arrived):
-    """A page in Prometheus' text format: names and labels follow the OpenTelemetry-to-Prometheus rules."""
+    """A page in the Prometheus text format, with names and labels by the OpenTelemetry-to-Prometheus rules."""
 
     @classmethod
     def read(cls, text: str) -> Page:
@@ -124,17 +124,17 @@ class Page(Arrived):
         return page
 
     def key(self, series: Series) -> Any:
-        """Return the family's name, and labels."""
+        """Return the name of the family, and the labels."""
         labels = {prometheus_label(key): label(value) for key, value in series.attributes}
         return series.scope, prometheus_name(series.name, series.unit, series.kind), _sorted(labels)
 
     def counted(self, name: str, attribute: str, value: str) -> int | float:
-        """Return one of Tachograph's own counters, added up over its other labels."""
+        """Return the value of one of Tachograph's own counters, summed over its other labels."""
         return super().counted(prometheus_name(name, "", "counter"), attribute, value)
 
 
 class Emitted(Arrived):
-    """The points that an exporter has given to a handler: attributes are in the name, a histogram is four points."""
+    """The points that an exporter passed to a handler; names include attributes, and a histogram is four points."""
 
     def number(self, series: Series) -> int | float | None:
         """Return the last value of a gauge or a counter."""
@@ -152,7 +152,7 @@ class Emitted(Arrived):
         return values[-1] if values else None
 
     def counted(self, name: str, attribute: str, value: str) -> int | float:
-        """Return one of Tachograph's own counters, added up over its other attributes."""
+        """Return the value of one of Tachograph's own counters, summed over its other attributes."""
         wanted = f"{attribute}={json.dumps(value)}"
         return sum(
             values[-1]
@@ -161,12 +161,12 @@ class Emitted(Arrived):
         )
 
     def names(self, scope: str) -> set[str]:
-        """Return the names of the points of a group."""
+        """Return the names of a group's points."""
         return {name for group, name in self.handed if group == scope}
 
 
 def from_otlp(metrics: Iterable[ExportMetricsServiceRequest], logs: Iterable[ExportLogsServiceRequest]) -> Arrived:
-    """Return what was sent as OTLP, cumulative; of a series the newest point counts, whatever order they come in."""
+    """Return the data of cumulative OTLP requests; the newest point of a series counts, whatever their order."""
     arrived = Arrived()
     newest: dict[Any, int] = {}
     for key, kind, point in _points(metrics):
@@ -223,7 +223,7 @@ def _value(message: AnyValue) -> Any:
 
 
 def label(value: Any) -> str:
-    """Return the text that an attribute's value has as a label (OpenTelemetry: attributes are JSON there)."""
+    """Return an attribute's value as label text (OpenTelemetry encodes it as JSON)."""
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
@@ -232,7 +232,7 @@ def _sorted(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def same(found: Any, wanted: Any) -> bool:
-    """Tell whether a value is the one that was recorded: of the same type and the same value, NaN included."""
+    """Return whether two values have the same type and value; NaN equals itself."""
     if isinstance(wanted, Mapping):
         return (
             isinstance(found, Mapping) and set(found) == set(wanted) and all(same(found[k], wanted[k]) for k in wanted)
@@ -243,7 +243,7 @@ def same(found: Any, wanted: Any) -> bool:
 
 
 def equal(found: Any, wanted: Any, *, within: float = 0.0) -> bool:
-    """Tell whether two numbers are equal; NaN equals itself."""
+    """Return whether two numbers are equal; NaN equals itself."""
     if isinstance(wanted, float) and math.isnan(wanted):
         return isinstance(found, float) and math.isnan(found)
     return bool(found == wanted) or (within > 0 and math.isclose(found, wanted, rel_tol=within))

@@ -1,4 +1,4 @@
-"""Cells of the table: whether each is to pass, and what all rows of a process lose together."""
+"""Cells of the table: their marks, and the total losses of all rows that share a process."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _WORDS = {Counted: "counted", Differently: "✓", Without: "n/a", Later: "later"
 
 
 def word_of(row: Row, way: WayName) -> str:
-    """Return the word of a cell in the table."""
+    """Return the mark of a cell."""
     cell = row.cell(way)
     return _WORDS.get(type(cell), "✓")
 
 
 def note_of(row: Row, way: WayName) -> str:
-    """Return the note of a cell in the table; empty where it needs none."""
+    """Return the note of a cell, or an empty string."""
     cell = row.cell(way)
     if isinstance(cell, Later):
         return cell.topic
@@ -31,7 +31,7 @@ def note_of(row: Row, way: WayName) -> str:
 
 
 def marks(row: Row, way: WayName) -> list[pytest.MarkDecorator]:
-    """Return the marks of a cell: a strict expected failure where something is not there yet."""
+    """Return the pytest marks of a cell, such as a strict expected failure for a missing feature."""
     found: list[pytest.MarkDecorator] = []
     if row.torch:
         found += [pytest.mark.torch, pytest.mark.skipif(not has_torch(), reason="NOT TESTED: PyTorch is not installed")]
@@ -41,7 +41,7 @@ def marks(row: Row, way: WayName) -> list[pytest.MarkDecorator]:
 
 
 def expected(row: Row, way: WayName) -> tuple[Expected, ...]:
-    """Return what is to arrive of a row by one way out; empty where that does not concern it."""
+    """Return the data of a row that has to arrive at a destination; empty if the row does not apply."""
     cell = row.cell(way)
     if isinstance(cell, Without):
         return ()
@@ -49,7 +49,7 @@ def expected(row: Row, way: WayName) -> tuple[Expected, ...]:
 
 
 def totals(lost: Lost, way: WayName, row: Row) -> Lost:
-    """Return a loss with what all rows of its process lose for that reason: a counter does not say whose it was."""
+    """Return a loss summed over all rows of its process, because a counter does not tell which row it belongs to."""
     beside = shared() if row.ends == "exit" else [row]
     same = [
         each

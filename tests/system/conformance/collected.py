@@ -1,4 +1,4 @@
-"""The processes of the table: one a way out for all rows that end in an exit, and one for each other row."""
+"""Run the processes of the table: one per destination for all rows that exit normally, and one per other row."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ METRICS, LOGS = "metrics.v1.MetricsService", "logs.v1.LogsService"
 
 
 class FailedError(Exception):
-    """A process did not end as it should."""
+    """A process did not end as expected."""
 
 
 def arrived(way: WayName, row: Row) -> Arrived:
-    """Return what a row's process has brought by one way out."""
+    """Return the data of a row's process that arrived at a destination."""
     return _arrived(way, "" if row.ends == "exit" else row.name, row.ends)
 
 
@@ -66,7 +66,7 @@ def _arrived(way: WayName, name: str, ends: str) -> Arrived:
 
 
 def _run(folder: Path, way: WayName, name: str, ends: str, address: str = "") -> str:
-    """Run the process to its end; return the page that it serves, where that is what is looked at."""
+    """Run the process to its end, and return its page if the destination is fetched."""
     more = {"CONFORMANCE_ADDRESS": address, "CONFORMANCE_FOLDER": str(folder), "TACHOGRAPH_RUN": RUN}
     command = [sys.executable, str(JOB), way, *([name] if name else [])]
     with (
@@ -95,7 +95,7 @@ def _run(folder: Path, way: WayName, name: str, ends: str, address: str = "") ->
 
 
 def _here(folder: Path, way: WayName, name: str, ends: str) -> Arrived:
-    """Run a process whose metrics are fetched, or that writes what it exports into its folder."""
+    """Run a process whose metrics are fetched, or that writes its exports to its folder."""
     text = _run(folder, way, name, ends)
     if way == "page":
         return Page.read(text)
@@ -133,7 +133,7 @@ def _grpc(folder: Path, way: WayName, name: str, ends: str) -> Arrived:
 
 @contextlib.contextmanager
 def _grpc_receiving() -> Iterator[tuple[int, dict[str, list[bytes]]]]:
-    """Run a gRPC server with both services; yields its port, and what it is sent."""
+    """Run a gRPC server with both services; yield its port and the requests that it receives."""
     bodies: dict[str, list[bytes]] = {METRICS: [], LOGS: []}
     server = grpc.server(futures.ThreadPoolExecutor(2))
 
@@ -164,7 +164,7 @@ def _hub(folder: Path, way: WayName, name: str, ends: str) -> Arrived:
 
 
 def _stored(store: Path) -> Arrived:
-    """Return what a run's file holds: series, and points and events through ``tachograph.runs``."""
+    """Return the content of a run's file: series, and points and events through ``tachograph.runs``."""
     run = runs.open(RUN, store)
     found = Arrived()
     for scope, name, unit, shape, attributes, state in RunFile(run.path).rows(
@@ -189,7 +189,7 @@ def _stored(store: Path) -> Arrived:
 
 
 def _maps(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes as they were logged: maps are JSON where they are read back."""
+    """Return attributes as they were logged; mappings are stored as JSON."""
     maps = {key: json.loads(str(attributes[key])) for key in (TAGS, FIELDS) if key in attributes}
     return {**attributes, **maps}
 

@@ -1,4 +1,4 @@
-"""Rows of torchelastic's metrics: ``tachograph.elastic``."""
+"""Rows of the torchelastic API: ``tachograph.elastic``."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from kept import Keeping, Raising
 from rows import PROVIDERS, Section, differently
 from tachograph.elastic import NullMetricHandler, configure, getStream, prof, profile, publish_metric, put_metric
 
-section = Section("torchelastic's metrics")
+section = Section("torchelastic metrics")
 row = section.row
 
 
 def calls(
     scope: str, name: str, count: int, *, outcome: str = "success", error: str = "", of: int = 0
 ) -> tuple[Counter, Histogram]:
-    """Return both instruments of a profiled function, which no row knows the durations of.
+    """Return both instruments of a profiled function; its durations are not compared.
 
     Args:
-        scope: its group.
-        name: of the function.
-        count: calls with that outcome and error.
+        scope: the group of the function.
+        name: the name of the function.
+        count: the number of calls with that outcome and error.
         outcome: ``success`` or ``failure``.
         error: the type of the error.
-        of: all calls with that outcome, where they are more.
+        of: the number of calls with that outcome, if there are other errors too.
     """
     named = {"code.function.name": name, "outcome": outcome}
     by_error = {**named, "error.type": error} if error else named
@@ -41,14 +41,14 @@ def calls(
 
 @row(Gauge("e.gauge", "loss", 0.5), Handed("e.gauge", "loss", [0.75, 0.5]))
 def put_metric_gauge() -> None:
-    """`put_metric` under a name that says no more is a gauge: its last value."""
+    """`put_metric` records a gauge with the last value, unless the name has a known suffix."""
     put_metric("loss", 0.75, "e.gauge")
     put_metric("loss", 0.5, "e.gauge")
 
 
 @row(Gauge("torchelastic", "e.default", 3), Handed("torchelastic", "e.default", [3]))
 def put_metric_default_group() -> None:
-    """Without a group it is the group `torchelastic`."""
+    """The default group is `torchelastic`."""
     put_metric("e.default", 3)
 
 
@@ -57,12 +57,13 @@ def put_metric_default_group() -> None:
     Handed("", "e.empty", [4]),
     otherwise={
         PROVIDERS: differently(
-            "the SDK's scopes have names: its scope is `tachograph.unnamed`", Gauge("tachograph.unnamed", "e.empty", 4)
+            "an SDK scope needs a name, so this group becomes the scope `tachograph.unnamed`",
+            Gauge("tachograph.unnamed", "e.empty", 4),
         )
     },
 )
 def put_metric_empty_group() -> None:
-    """The empty string is a group, too."""
+    """The empty string is a valid group."""
     put_metric("e.empty", 4, "")
 
 
@@ -73,7 +74,7 @@ def put_metric_empty_group() -> None:
     Handed("e.counter", "checkpoint.failure", [1]),
 )
 def put_metric_counter() -> None:
-    """`*.success` and `*.failure` are counters: their sum."""
+    """`*.success` and `*.failure` are counters, which have the sum of the values."""
     put_metric("checkpoint.success", 1, "e.counter")
     put_metric("checkpoint.success", 2, "e.counter")
     put_metric("checkpoint.failure", 1, "e.counter")
@@ -84,14 +85,14 @@ def put_metric_counter() -> None:
     Handed("e.ms", "step.duration.ms", [2, 10, 30]),
 )
 def put_metric_duration() -> None:
-    """`*.duration.ms` and `*_ms` are histograms in milliseconds: count, sum, minimum, maximum, buckets."""
+    """`*.duration.ms` and `*_ms` are histograms in milliseconds with count, sum, minimum, maximum and buckets."""
     for value in (2, 10, 30):
         put_metric("step.duration.ms", value, "e.ms")
 
 
 @row(Histogram("e.seconds", "fetch", 2, 0.75, 0.25, 0.5, "s"), Handed("e.seconds", "fetch_seconds", [0.25, 0.5]))
 def put_metric_seconds() -> None:
-    """`*_seconds` is a histogram in seconds, and the suffix leaves the name."""
+    """`*_seconds` is a histogram in seconds; the suffix is removed from the name."""
     put_metric("fetch_seconds", 0.25, "e.seconds")
     put_metric("fetch_seconds", 0.5, "e.seconds")
 
@@ -114,14 +115,14 @@ def put_metric_bytes() -> None:
     Handed("e.taken", "load_seconds", [2]),
 )
 def a_shorter_name_that_is_taken() -> None:
-    """If a name without its suffix is taken by another unit, the later one keeps its full name."""
+    """If the name without suffix already exists with another unit, the later metric keeps its full name."""
     put_metric("load_ms", 5, "e.taken")
     put_metric("load_seconds", 2, "e.taken")
 
 
 @row(Gauge("e.one", "same", 1), Gauge("e.two", "same", 2), Handed("e.two", "same", [2]))
 def one_name_in_two_groups() -> None:
-    """A name that two groups use is two metrics, told apart by their scope."""
+    """The same name in two groups is two metrics, which differ in their scope."""
     put_metric("same", 1, "e.one")
     put_metric("same", 2, "e.two")
 
@@ -132,7 +133,7 @@ def one_name_in_two_groups() -> None:
     Handed("e.attributes", "accuracy", [0.5, 0.75]),
 )
 def an_attribute() -> None:
-    """`attributes=` tells series of one metric apart; handlers do not get them."""
+    """`attributes=` creates separate series of a metric; handlers do not get attributes."""
     put_metric("accuracy", 0.5, "e.attributes", attributes={"split": "eval", "epoch_kind": "last"})
     put_metric("accuracy", 0.75, "e.attributes", attributes={"split": "train"})
 
@@ -141,7 +142,7 @@ def an_attribute() -> None:
     Gauge("e.types", "typed", 1, attributes={"flag": True, "number": 3, "share": 0.5, "names": ["a", "b"]}),
 )
 def attributes_of_each_type() -> None:
-    """An attribute's value is a string, a bool, an int, a float, or a list of them."""
+    """An attribute value can be a string, bool, int or float, or a list of them."""
     put_metric("typed", 1, "e.types", attributes={"flag": True, "number": 3, "share": 0.5, "names": ["a", "b"]})
 
 
@@ -151,7 +152,7 @@ def attributes_of_each_type() -> None:
     Histogram("e.declared", "load", 3, 5.52, 0.02, 5, "s", at_most={0.1: 1, 1.0: 2, 10.0: 3}),
 )
 def declared_instruments() -> None:
-    """`declare` says kind, unit and buckets, and `bind` resolves the attributes once."""
+    """`declare` sets kind, unit and buckets; `bind` resolves the attributes once."""
     tokens = tachograph.declare("tokens", group="e.declared", kind="counter", unit="{token}")
     text = tokens.bind(modality="text")
     for _ in range(3):
@@ -178,7 +179,7 @@ def a_stream() -> None:
 
 @row(Gauge("e.configured", "loss", 1), Handed("e.configured", "loss", [1, "one"]), Lost("no_number", 1))
 def a_configured_group() -> None:
-    """`configure(handler, group)` gives a handler the group's points, name and value exactly as they were passed.
+    """`configure(handler, group)` passes the group's points to a handler with unchanged names and values.
 
     Recorded values still reach the exporters.
     """
@@ -189,7 +190,7 @@ def a_configured_group() -> None:
 
 @row(Gauge("e.held", "loss", 0.5), Handed("e.held", "loss", [0.5]))
 def a_stream_held_earlier() -> None:
-    """A stream that was got earlier keeps its handler, whatever is configured later."""
+    """A stream keeps the handler that was configured when the stream was created."""
     held = getStream("e.held")
     configure(Raising(), "e.held")
     held.add_value("loss", 0.5)
@@ -197,14 +198,14 @@ def a_stream_held_earlier() -> None:
 
 @row(Gauge("e.raising", "loss", 0.5), Lost("handler", 1, "tachograph.errors"))
 def a_handler_that_raises() -> None:
-    """A handler that raises is counted, and the value is recorded."""
+    """If a handler raises, the error is counted and the value is recorded."""
     configure(Raising(), "e.raising")
     put_metric("loss", 0.5, "e.raising")
 
 
 @row(Nothing("e.silenced"))
 def an_explicit_null_handler() -> None:
-    """An explicitly configured `NullMetricHandler` silences its group on every way out."""
+    """Configuring a `NullMetricHandler` disables its group for all destinations."""
     configure(NullMetricHandler(), "e.silenced")
     put_metric("loss", 1, "e.silenced")
     tachograph.declare("tokens", group="e.silenced", kind="counter").record(1)
@@ -217,9 +218,9 @@ def an_explicit_null_handler() -> None:
     Handed("e.prof", "elastic_rows.work.duration.ms", [None, None]),
 )
 def prof_success() -> None:
-    """`@prof` counts a function's calls and measures their durations.
+    """`@prof` counts calls of a function and measures their durations.
 
-    A handler gets `.success` = 1 and `.duration.ms`, and no zero for the other outcome.
+    A handler gets `.success` = 1 and `.duration.ms`, but no zero for the other outcome.
     """
     work()
     work()
@@ -237,7 +238,7 @@ def work() -> None:
     Handed("e.failing", "elastic_rows.fail.success", []),
 )
 def prof_failure() -> None:
-    """An exception is a failure with its `error.type`, a `KeyboardInterrupt` as well."""
+    """An exception, including `KeyboardInterrupt`, counts as a failure with its `error.type`."""
     for error in (ValueError("no"), KeyboardInterrupt()):
         with contextlib.suppress(ValueError, KeyboardInterrupt):
             fail(error)
@@ -254,7 +255,7 @@ def fail(error: BaseException) -> None:
     Handed("torchelastic", "elastic_rows.bare.success", [1]),
 )
 def prof_bare() -> None:
-    """A bare `@prof` is in the group `torchelastic`."""
+    """`@prof` without arguments uses the group `torchelastic`."""
     bare()
 
 
@@ -301,7 +302,7 @@ class Profiled:
     Handed("e.methods", "Profiled.method.success", [1]),
 )
 def prof_methods() -> None:
-    """Methods, static and class methods and properties have their qualified name; `@prof` stands above or below."""
+    """Methods, static and class methods, and properties have their qualified name; decorators can be in any order."""
     one = Profiled()
     one.method()
     one.static()
@@ -315,7 +316,7 @@ def prof_methods() -> None:
     Handed("e.class", "Layer.forward.success", [1, 1]),
 )
 def prof_class() -> None:
-    """A decorated class stays a class, and its public methods are profiled."""
+    """A decorated class remains a class; its public methods are profiled."""
     layer = Layer()
     layer.forward()
     layer.forward()
@@ -337,7 +338,7 @@ class Layer:
     Handed("e.async", "elastic_rows.batches.success", [1]),
 )
 def prof_coroutines_and_generators() -> None:
-    """Coroutines, generators and async generators are one call each, over their whole run."""
+    """A coroutine, generator or async generator is one call from its start to its end."""
 
     async def run() -> None:
         await load()
@@ -373,7 +374,7 @@ async def stream() -> AsyncIterator[int]:
     Handed("e.closed", "elastic_rows.endless.failure", []),
 )
 def prof_generator_closed() -> None:
-    """A generator that is closed early has not failed."""
+    """A generator that is closed early is not a failure."""
     for _ in (running := endless()):
         break
     running.close()

@@ -1,4 +1,4 @@
-"""Rows of ends: the end of a process, in the middle of recording, and a fork."""
+"""Rows of process ends in the middle of recording, and of a fork."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rows import Section, differently
 from tachograph import Metric, put_metric
 from tachograph.monitor import Aggregation, Stat
 
-section = Section("Ends, and a fork")
+section = Section("Process end and fork")
 row = section.row
 
 EVERY_KIND = (
@@ -44,29 +44,29 @@ def record() -> None:
     *EVERY_KIND,
     otherwise={
         ("handler",): differently(
-            "the event of a window that is open at SIGTERM needs a `start()`: only that hears the signal",
+            "the event of a window that is open at SIGTERM requires `start()`, which handles the signal",
             Handed("x", "loss", [0.5]),
         )
     },
     ends="sigterm",
 )
 def sigterm() -> None:
-    """At SIGTERM everything recorded leaves, and the process dies of it."""
+    """At SIGTERM, all recorded data is delivered, and the process is terminated by the signal."""
     record()
 
 
 @row(*EVERY_KIND, ends="exception")
 def an_exception() -> None:
-    """At the end by an exception everything recorded leaves."""
+    """If the program ends with an exception, all recorded data is delivered."""
     record()
     raise RuntimeError("the training has failed")
 
 
 @row(Counter("x.fork", "parent.success", 3))
 def a_fork() -> None:
-    """A forked child, such as a data-loader worker, neither hangs nor counts anything of its parent's twice.
+    """A forked child, such as a data loader worker, does not hang and does not count values of its parent twice.
 
-    It records nothing unless it is asked to (`TACHOGRAPH_HELPERS=1`).
+    It records nothing unless `TACHOGRAPH_HELPERS=1` is set.
     """
     put_metric("parent.success", 1, "x.fork")
     child = os.fork()
@@ -84,5 +84,5 @@ def a_fork() -> None:
 
 @row(Counter("x.exit", "last.success", 1), Handed("x.exit", "last.success", [1]))
 def an_exit() -> None:
-    """Values recorded just before the end of the process leave."""
+    """Values recorded just before the process exits are delivered."""
     put_metric("last.success", 1, "x.exit")

@@ -1,4 +1,4 @@
-"""What is expected to arrive of a documented behaviour: exact values, and how each is looked for."""
+"""The expected data of a documented behavior: exact values, and how to compare them with what arrived."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from arrived import Arrived, Distribution, Logged, Page, Series, equal, same
 from tachograph.recording.naming import Kind
 
-SUMS = 1e-12  # relative: what is promised of sums of floats
+SUMS = 1e-12  # relative; the documented tolerance for sums of floats
 Sort = Literal["metric", "event", "record", "curve", "handed", "windows"]
 
 
@@ -18,14 +18,14 @@ def _attributes(mapping: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 class Expected(Protocol):
-    """Something that arrives, or does not."""
+    """Data that has to arrive, or must not arrive."""
 
     @property
     def sort(self) -> Sort:
-        """What sort of thing it is: from this follows which ways out it concerns."""
+        """The kind of data, which determines which destinations can carry it."""
 
     def problems(self, arrived: Arrived) -> Iterator[str]:
-        """Yield a sentence for each thing that is not as it should be."""
+        """Yield a message for each difference."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class _Metric:
 
 @dataclass(frozen=True)
 class Gauge(_Metric):
-    """A gauge with its last value; a ``value`` of None may be any number."""
+    """A gauge with its last value; a ``value`` of None accepts any number."""
 
     kind: ClassVar[Kind] = "gauge"
     value: int | float | None
@@ -50,11 +50,11 @@ class Gauge(_Metric):
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def problems(self, arrived: Arrived) -> Iterator[str]:
-        """Yield a sentence where the number is another one, or none."""
+        """Yield a message if the number is missing or different."""
         series = self._series(self.unit, self.attributes)
         found = arrived.number(series)
         if found is None:
-            yield f"{arrived.key(series)} is not there; near it: {arrived.near(series)}"
+            yield f"{arrived.key(series)} is missing; similar: {arrived.near(series)}"
             return
         wanted = float(self.value) if isinstance(arrived, Page) and self.value is not None else self.value
         if wanted is not None and not equal(found, wanted, within=SUMS):
@@ -70,7 +70,7 @@ class Counter(Gauge):
 
 @dataclass(frozen=True)
 class Histogram(_Metric):
-    """A histogram: exact count, sum, and where the way has them, minimum, maximum and buckets.
+    """A histogram: exact count and sum, and minimum, maximum and buckets if the destination has them.
 
     What is None is not known to the row, such as how long a function took.
     """
@@ -85,11 +85,11 @@ class Histogram(_Metric):
     at_most: Mapping[float, int] | None = None
 
     def problems(self, arrived: Arrived) -> Iterator[str]:
-        """Yield a sentence for each part that is another one."""
+        """Yield a message for each part that differs."""
         series = self._series(self.unit, self.attributes)
         found = arrived.distribution(series)
         if found is None:
-            yield f"{arrived.key(series)} is not there; near it: {arrived.near(series)}"
+            yield f"{arrived.key(series)} is missing; similar: {arrived.near(series)}"
             return
         for part in Distribution._fields:
             wanted, had = getattr(self, part), getattr(found, part)
@@ -102,14 +102,14 @@ class Histogram(_Metric):
 
 @dataclass(frozen=True)
 class Nothing:
-    """No metric of a scope, or none of one name in it."""
+    """No metric in a scope, or none with a given name."""
 
     sort: ClassVar[Sort] = "metric"
     scope: str
     name: str = ""
 
     def problems(self, arrived: Arrived) -> Iterator[str]:
-        """Yield a sentence where something is there; where nothing at all is, this says nothing."""
+        """Yield a message if such a metric exists."""
         if not arrived.numbers and not arrived.handed:
             yield "nothing arrived at all"
         found = {name for name in arrived.names(self.scope) if not self.name or name == self.name}
@@ -119,7 +119,7 @@ class Nothing:
 
 @dataclass(frozen=True)
 class Lost:
-    """What is counted as lost. Rows share a process, so that the total is compared: see :func:`totals`.
+    """A number of items counted as lost. Rows share a process, so totals are compared (:func:`cells.totals`).
 
     Attributes:
         reason: of ``tachograph.dropped``, or the place of ``tachograph.errors``.
@@ -131,7 +131,7 @@ class Lost:
     counter: Literal["tachograph.dropped", "tachograph.errors"] = "tachograph.dropped"
 
     def problems(self, arrived: Arrived) -> Iterator[str]:
-        """Yield a sentence where another number was counted."""
+        """Yield a message if a different number was counted."""
         found = arrived.counted(
             self.counter, "reason" if self.counter == "tachograph.dropped" else "where", self.reason
         )
@@ -140,7 +140,7 @@ class Lost:
 
 
 def nonfinite(metric: str, count: int) -> Counter:
-    """Return what counts the values of a metric that were NaN or infinite."""
+    """Return the expected count of values of a metric that are NaN or infinite."""
     return Counter("tachograph", "tachograph.nonfinite", count, "{value}", {"metric": metric})
 
 
@@ -160,11 +160,11 @@ class Happened:
 
     @property
     def sort(self) -> Sort:
-        """Those of torch.monitor's API are events; what our other front doors log are records."""
+        """``event`` for the torch.monitor API, ``record`` for the log records of other APIs."""
         return "record" if self.name.startswith("tachograph.") else "event"
 
     def problems(self, arrived: Arrived) -> Iterator[str]:
-        """Yield a sentence where there are more or fewer."""
+        """Yield a message if there are more or fewer."""
         found = [event for event in arrived.events if self._is(event)]
         if len(found) != self.times:
             near = [dict(event.attributes) for event in arrived.events if event.name == self.name][-3:]
@@ -181,7 +181,7 @@ class Happened:
 
 @dataclass(frozen=True)
 class Curve:
-    """The points of a metric in order: (x, value), or values alone where x is the time."""
+    """The points of a metric in order: (x, value), or only values if x is the time."""
 
     sort: ClassVar[Sort] = "curve"
     group: str
@@ -189,7 +189,7 @@ class Curve:
     points: Sequence[Any]
 
     def problems(self, arrived: Arrived) -> Iterator[str]:
-        """Yield a sentence where the points are others."""
+        """Yield a message if the points differ."""
         pairs = [
             (event.attributes["x"], event.attributes["value"])
             for event in arrived.events
@@ -209,7 +209,7 @@ def _alike(found: Any, wanted: Any) -> bool:
 
 @dataclass(frozen=True)
 class Handed:
-    """The values that torchelastic's handler was given under a name, exactly as they were passed.
+    """The values that a torchelastic handler got for a name, exactly as they were passed.
 
     Attributes:
         values: in order; as many Nones as there are values that the row cannot know.
@@ -221,7 +221,7 @@ class Handed:
     values: Sequence[Any]
 
     def problems(self, arrived: Arrived) -> Iterator[str]:
-        """Yield a sentence where the values are others."""
+        """Yield a message if the values differ."""
         found = arrived.handed.get((self.group, self.name), [])
         if len(found) != len(self.values) or not all(
             wanted is None or same(had, wanted) for had, wanted in zip(found, self.values, strict=False)
@@ -231,7 +231,7 @@ class Handed:
 
 @dataclass(frozen=True)
 class Windows:
-    """A gauge's value of each closed window, as a point of its own."""
+    """The value of a gauge for each closed window, as separate points."""
 
     sort: ClassVar[Sort] = "windows"
     scope: str
@@ -239,7 +239,7 @@ class Windows:
     values: Sequence[float]
 
     def problems(self, arrived: Arrived) -> Iterator[str]:
-        """Yield a sentence where the points are others."""
+        """Yield a message if the points differ."""
         found = arrived.points.get((self.scope, self.name, ()), {})
         ordered = [found[time] for time in sorted(found)]
         if ordered != list(self.values):

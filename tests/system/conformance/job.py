@@ -22,19 +22,19 @@ SETTLE = 0.6  # seconds until the windows of the rows have closed, and one more 
 
 
 def page() -> Callable[[], None]:
-    """Serve our page, and wait until it was fetched."""
+    """Serve Tachograph's page and wait until it has been fetched."""
     pipeline = tachograph.start(metrics="prometheus", traces="none", logs="none", prometheus_port=0)
     return lambda: announce(pipeline.metrics_url)
 
 
 def announce(line: object) -> None:
-    """Print a line, and wait for one."""
+    """Print a line and wait for one on stdin."""
     print(line, flush=True)  # noqa: T201 - the test reads it
     sys.stdin.readline()
 
 
 def otlp(protocol: str) -> Callable[[], Callable[[], None]]:
-    """Return how to send our OTLP; the last export is that of the end of the process."""
+    """Return a function that starts Tachograph's OTLP export; the last export is the one at process exit."""
 
     def begin() -> Callable[[], None]:
         address = os.environ["CONFORMANCE_ADDRESS"]
@@ -47,14 +47,14 @@ def otlp(protocol: str) -> Callable[[], Callable[[], None]]:
 
 
 def provider() -> Callable[[], None]:
-    """Set up OpenTelemetry as its documentation teaches, and start Tachograph besides."""
+    """Set up OpenTelemetry as in its documentation, and start Tachograph as well."""
     alone()
     tachograph.start()
     return lambda: None
 
 
 def alone() -> Callable[[], None]:
-    """Set up OpenTelemetry as its documentation teaches: readers and processors that write what they export."""
+    """Set up OpenTelemetry as in its documentation, with exporters that write to files."""
     from opentelemetry._logs import set_logger_provider
     from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
     from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
@@ -94,12 +94,12 @@ def alone() -> Callable[[], None]:
 
 
 def write(signal_name: str, body: bytes) -> None:
-    """Write an encoded request to a file of its own."""
+    """Write an encoded request to a separate file."""
     (folder() / f"{signal_name}-{time.time_ns()}.pb").write_bytes(body)
 
 
 def registry() -> Callable[[], None]:
-    """Register our collector with a registry of the program's own, and write its page."""
+    """Register Tachograph's collector with the program's own registry, and write its page."""
     from prometheus_client import CollectorRegistry, generate_latest
 
     theirs = CollectorRegistry()
@@ -108,17 +108,17 @@ def registry() -> Callable[[], None]:
 
 
 def void(_: object) -> None:
-    """Return nothing."""
+    """Set up nothing."""
 
 
 def exporter() -> Callable[[], None]:
-    """Give a handler everything that is collected."""
+    """Pass all collected metrics to a handler."""
     tachograph.start(metrics=[tachograph.HandlerExporter(Keeping(EMITTED))], traces="none", logs="none")
     return lambda: None
 
 
 def handler() -> Callable[[], None]:
-    """Configure a handler of torchelastic's API, and register one of torch.monitor's."""
+    """Configure a torchelastic handler and register a torch.monitor handler."""
     tachograph.configure(Keeping())
     tachograph.monitor.register_event_handler(keep_event)
     return lambda: None
@@ -138,7 +138,7 @@ BEGIN: Mapping[WayName, Callable[[], Callable[[], None]]] = {
 
 
 def main(way: WayName, name: str = "") -> None:
-    """Record what the rows record, and end as they do."""
+    """Run the programs of the rows, and end the process as they specify."""
     finish = BEGIN[way]()
     if name:
         row = by_name(name)

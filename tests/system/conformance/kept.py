@@ -1,4 +1,4 @@
-"""Handlers for the programs of rows: each writes what it gets to a file at once, whatever becomes of the process."""
+"""Handlers for the programs of rows; they write each item to a file at once, in case the process is killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HANDED, EMITTED, LOGGED = "handed.jsonl", "emitted.jsonl", "logged.jsonl"
 
 
 def folder() -> Path:
-    """Return where the process leaves what it keeps: its working directory."""
+    """Return the folder for the files of the handlers."""
     return Path(os.environ.get("CONFORMANCE_FOLDER", "."))
 
 
@@ -25,23 +25,23 @@ def _opened(path: Path) -> int:
 
 
 def append(name: str, kept: Any) -> None:
-    """Add a line to a file; quickly, as one who is slow has only the end of the process to take thousands of them."""
+    """Append a line to a file; this must be fast, because thousands of items can arrive while the process exits."""
     os.write(_opened(folder() / name), (json.dumps(kept, default=repr) + "\n").encode())
 
 
 class Keeping(MetricHandler):
-    """Keeps each point."""
+    """Writes each point to a file."""
 
     def __init__(self, name: str = HANDED) -> None:
         self._name = name
 
     def emit(self, metric_data: MetricData) -> None:
-        """Keep one point: group, name and value."""
+        """Write one point: group, name and value."""
         append(self._name, metric_data[1:])
 
 
 class Raising(MetricHandler):
-    """Fails."""
+    """Raises for each point."""
 
     def emit(self, metric_data: MetricData) -> None:
         """Raise an error."""
@@ -49,12 +49,12 @@ class Raising(MetricHandler):
 
 
 def keep_event(event: Any) -> None:
-    """Keep an event, as a handler of torch.monitor."""
+    """Write an event, as a handler of torch.monitor."""
     seconds = event.timestamp.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     micros = round(seconds.total_seconds() * 1e6)
     append(LOGGED, [event.name, dict(event.data), micros * 1000])
 
 
 def lines(path: Path) -> list[Any]:
-    """Return what was kept in a file; nothing where there is none."""
+    """Return the lines of a file, or an empty list if it does not exist."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []

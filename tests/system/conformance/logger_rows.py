@@ -17,14 +17,14 @@ _kept: list[MetricsLogger] = []
 
 
 def logger(**about: Any) -> MetricsLogger:
-    """Return a logger whose start has a name, so that its tags are known."""
+    """Return a logger with a fixed runtime_id, so that its tags are predictable."""
     made = MetricsLogger(**{"runtime_id": "start", **about})
     _kept.append(made)
     return made
 
 
 def point(measurement: str, tags: dict[str, str], fields: dict[str, Any], **more: Any) -> Happened:
-    """Return the event of a point, with all its tags and fields."""
+    """Return the expected event of a point, with all its tags and fields."""
     about = {
         "tachograph.measurement": measurement,
         "tachograph.tags": {"runtime_id": "start", **tags},
@@ -39,9 +39,9 @@ def point(measurement: str, tags: dict[str, str], fields: dict[str, Any], **more
     point("l_step", {"prefix": "l_"}, {"loss": 0.75, "tokens": 512}),
 )
 def a_point() -> None:
-    """A point is one event with measurement, tags and fields, and one gauge a numeric field.
+    """A point is one event with measurement, tags and fields, and one gauge per numeric field.
 
-    The prefix goes before the measurement.
+    The prefix is prepended to the measurement.
     """
     logger(prefix="l_").log("step", {}, {"loss": 0.75, "tokens": 512})
 
@@ -56,9 +56,9 @@ def a_point() -> None:
     ),
 )
 def fields_of_each_type() -> None:
-    """A bool is 0 or 1, None is 0.0, a string stays one, a list of ints and anything else become strings.
+    """A bool becomes 0 or 1, None becomes 0.0, and a list of ints or any other type becomes a string.
 
-    Strings are in the event alone.
+    Strings appear in the event only.
     """
     fields = {"flag": True, "none": None, "share": 0.5, "name": "best", "other": {"a": 1}, "peers": [1, 2]}
     logger().log("l.kinds", {}, fields)
@@ -96,9 +96,9 @@ def a_list_of_numbers() -> None:
     ),
 )
 def tags() -> None:
-    """The user's tags, role, group and job_type are labels.
+    """Tags, role, group and job_type become labels.
 
-    Those that count up, like `step`, uid, version and `config_*` are in the event alone.
+    Tags that count up (such as `step`), uid, version and `config_*` appear in the event only.
     """
     about = {"uid": 7, "version": "1.0", "role": "miner", "group": "g", "job_type": "train", "config": {"lr": 0.1}}
     logger(**about).log("l.tags", {"phase": "warmup", "step": 42}, {"loss": 0.5})
@@ -106,7 +106,7 @@ def tags() -> None:
 
 @row(Gauge(SCOPE, "l.many.loss", 39.0), point("l.many", {"shard": "39"}, {"loss": 39.0}))
 def a_tag_with_many_values() -> None:
-    """A tag that has had more than 32 values is no label any more; the events keep it."""
+    """A tag with more than 32 values is no longer a label; events still have it."""
     one = logger()
     for shard in range(40):
         one.log("l.many", {"shard": f"{shard}"}, {"loss": float(shard)})
@@ -121,7 +121,7 @@ def a_tag_with_many_values() -> None:
     },
 )
 def nan_in_a_field() -> None:
-    """NaN stays NaN in the event and in the gauge, and is counted."""
+    """NaN remains NaN in the event and the gauge, and is counted."""
     logger().log("l.nan", {}, {"loss": math.nan})
 
 
@@ -131,31 +131,31 @@ def nan_in_a_field() -> None:
     point("l.clash", {"uid": "mine"}, {"loss_mean": 9.0, "loss_min": 1.0, "loss_max": 2.0, "loss_median": 1.5}),
 )
 def a_name_that_clashes() -> None:
-    """The user's own tag or field of a name wins over the logger's."""
+    """If a tag or field that you pass has the same name as one of the logger's, yours is used."""
     logger(uid=7).log("l.clash", {"uid": "mine"}, {"loss": [1.0, 2.0], "loss_mean": 9.0})
 
 
 @row(point("l.huge", {}, {"tokens": f"{2**63}", "most": 2**63 - 1}), Gauge(SCOPE, "l.huge.most", 2**63 - 1))
 def a_huge_integer_in_a_field() -> None:
-    """An integer is exact up to 64 bits; beyond, it is a string, as no receiver takes it."""
+    """Integers up to 64 bits are exact; larger ones become strings, because no receiver accepts them."""
     logger().log("l.huge", {}, {"tokens": 2**63, "most": 2**63 - 1})
 
 
 @row(point("l.when", {}, {"loss": 1.0}, time_unix_nano=1_700_000_000_123_456_789))
 def a_timestamp() -> None:
-    """`timestamp` is the event's time, in nanoseconds."""
+    """`timestamp` sets the event's time in nanoseconds."""
     logger().log("l.when", {}, {"loss": 1.0}, timestamp=1_700_000_000_123_456_789)
 
 
 @row(Lost("empty", 1), Nothing(SCOPE, "l.none"))
 def a_point_without_a_field() -> None:
-    """A point without a field is not logged, but counted."""
+    """A point without fields is not logged; it is counted as dropped."""
     logger().log("l.none", {}, {})
 
 
 @row(Lost("closed", 2), point("l.closed", {}, {"loss": 1.0}))
 def a_point_after_close() -> None:
-    """Points after `close()` are counted; points before it have arrived."""
+    """Points logged before `close()` arrive; later ones are counted as dropped."""
     with logger() as one:
         one.log("l.closed", {}, {"loss": 1.0})
     one.log("l.closed", {}, {"loss": 2.0})
@@ -164,7 +164,7 @@ def a_point_after_close() -> None:
 
 @row(Nothing(SCOPE, "l.sampled.loss"), point("l.sampled", {}, {"loss": 1.0}, times=0))
 def a_sample_rate() -> None:
-    """`sample_rate` is the share of the points that are logged: of 0, none."""
+    """`sample_rate` is the fraction of points that are logged; 0 logs none."""
     logger().log("l.sampled", {}, {"loss": 1.0}, sample_rate=0.0)
 
 
@@ -174,5 +174,5 @@ def a_sample_rate() -> None:
     Gauge(SCOPE, "l.system.sys_mem_total", None),
 )
 def with_system_metrics() -> None:
-    """`with_system_metrics=True` adds CPU and memory of the machine."""
+    """`with_system_metrics=True` adds CPU and memory usage of the machine."""
     logger().log("l.system", {}, {"loss": 1.0}, with_system_metrics=True)

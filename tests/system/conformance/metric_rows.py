@@ -1,4 +1,4 @@
-"""Rows of Metric, its chart, and progress: ``tachograph.metric``."""
+"""Rows of Metric, its charts, and progress: ``tachograph.metric``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _kept: list[Metric] = []
 
 
 def metric(key: str, **about: object) -> Metric:
-    """Return a metric that lives as long as the process, as those of a program do."""
+    """Return a metric that lives until the process exits."""
     made = Metric(key, **about)  # type: ignore[arg-type]
     _kept.append(made)
     return made
@@ -25,7 +25,7 @@ def metric(key: str, **about: object) -> Metric:
 
 @row(Gauge("c.at", "at.loss", 0.25), Curve("c.at", "at.loss", [(0.0, 1.0), (2.0, 0.5), (5.0, 0.25)]))
 def record_with_at() -> None:
-    """`record` sets a gauge, and keeps each point with its x; with `throttle=None`, every value."""
+    """`record` sets a gauge and stores points with their x value; with `throttle=None`, it stores every value."""
     loss = metric("at.loss", group="c.at", throttle=None)
     for at, value in ((0, 1.0), (2, 0.5), (5, 0.25)):
         loss.record(value, at=at)
@@ -33,7 +33,7 @@ def record_with_at() -> None:
 
 @row(Gauge("c.time", "time.loss", 0.5), Curve("c.time", "time.loss", [1.0, 0.5]))
 def record_without_at() -> None:
-    """Without `at`, x is the time since the execution began."""
+    """Without `at`, x is the time since the start of the execution."""
     loss = metric("time.loss", group="c.time", throttle=None)
     loss.record(1.0)
     loss.record(0.5)
@@ -41,7 +41,7 @@ def record_without_at() -> None:
 
 @row(Gauge("tachograph.metric", "c.alone", 7), Curve("", "c.alone", [(1.0, 7.0)]))
 def a_metric_without_a_group() -> None:
-    """Without a group the scope is `tachograph.metric`."""
+    """The scope of a metric without a group is `tachograph.metric`."""
     metric("c.alone").record(7, at=1)
 
 
@@ -51,9 +51,9 @@ def a_metric_without_a_group() -> None:
     Happened(POINT, {"group": "c.throttled", "min": -3.0, "min_x": 4.0, "max": 90.0, "max_x": 7.0, "value": 0.5}),
 )
 def a_throttled_metric() -> None:
-    """`throttle` lets so many points a second through: the first, then one an interval, and the last one always.
+    """`throttle` limits the points per second: the first one, then one per interval, and always the last one.
 
-    A point of an interval has its smallest and its largest value, and their x.
+    The point of an interval includes its smallest and largest value with their x values.
     """
     loss = metric("throttled.loss", group="c.throttled", throttle=0.001)
     for at, value in ((0, 1.0), (4, -3.0), (7, 90.0), (9, 0.5)):
@@ -67,7 +67,7 @@ def a_throttled_metric() -> None:
     Happened(POINT, {"group": "c.branch", "x": 2.0, "branch": 1}),
 )
 def an_at_that_goes_back() -> None:
-    """An `at` that goes back, as after a resume, is kept, and begins a new branch of the curve."""
+    """If `at` goes back, as after a resume from a checkpoint, the curve starts a new branch."""
     loss = metric("branch.loss", group="c.branch", throttle=None)
     loss.record(1.0, at=5)
     loss.record(0.5, at=2)
@@ -90,9 +90,9 @@ def an_at_that_goes_back() -> None:
     ),
 )
 def a_group_and_a_scale() -> None:
-    """Group and scale with their units and bounds are an event `tachograph.definition`.
+    """The units and bounds of group and scale are sent as an event `tachograph.definition`.
 
-    The gauge has the scale's unit, as an annotation where it is none of UCUM.
+    The gauge has the scale's unit; a unit that UCUM does not define becomes an annotation.
     """
     group = MetricGroup("c.chart", units="epoch", upper=10)
     scale = MetricScale("quality", units="share", lower=0, upper=1)
@@ -105,7 +105,7 @@ def a_group_and_a_scale() -> None:
     Gauge("c.task", "task.loss", 0.25),
 )
 def a_task() -> None:
-    """Each call of a `task` is an execution with curves of its own; the gauge shows the last value."""
+    """Each call of a `task` is an execution with its own curves; the gauge shows the last value."""
 
     @task()
     def train(value: float) -> None:
@@ -123,7 +123,7 @@ def a_task() -> None:
     Curve("c.loop", "epochs", [0.0, 5.0]),
 )
 def progress_of_a_loop() -> None:
-    """`progress` records items done, total, rate and the time that is left; 0 at the start, and the end always."""
+    """`progress` records finished items, total, rate and remaining time, always including the start and the end."""
     for _ in progress(range(5), "epochs", group="c.loop"):
         pass
 
@@ -134,7 +134,7 @@ def progress_of_a_loop() -> None:
     Curve("c.nested", "inner#2", [0.0, 2.0]),
 )
 def progress_again() -> None:
-    """A loop of the same key with another length is a curve of its own, `#2`; the gauge shows the last one."""
+    """A second loop with the same key and another length is a separate curve, `#2`; the gauge shows the last one."""
     for length in (3, 2):
         for _ in progress(range(length), "inner", group="c.nested"):
             pass
@@ -147,7 +147,7 @@ def progress_again() -> None:
     Curve("c.within", "steps", [0.0, 2.0]),
 )
 def progress_within_progress() -> None:
-    """A loop inside of another one of the same key has gauges of its own, told apart by `loop`."""
+    """A nested loop with the same key has separate gauges, with the attribute `loop`."""
     for _ in progress(range(2), "steps", group="c.within"):
         for _ in progress(range(3), "steps", group="c.within"):
             pass
@@ -155,33 +155,33 @@ def progress_within_progress() -> None:
 
 @row(Gauge("c.stream", "items", 4, "{item}"), Curve("c.stream", "items", [0.0, 4.0]))
 def progress_of_a_stream() -> None:
-    """An iterable without a length is gone through as it comes."""
+    """`progress` accepts an iterable without a length."""
     for _ in progress((each for each in range(4)), "items", group="c.stream"):
         pass
 
 
-DOORS: dict[tuple[WayName, ...], Otherwise] = {
-    ("http", "grpc", "provider", "alone"): Without("curves of the other front doors go to the hub"),
+OTHER_APIS: dict[tuple[WayName, ...], Otherwise] = {
+    ("http", "grpc", "provider", "alone"): Without("curves of the other APIs go to the hub only"),
 }
 
 
-@row(Curve("c.put", "loss", [0.5, 0.25]), otherwise=DOORS)
+@row(Curve("c.put", "loss", [0.5, 0.25]), otherwise=OTHER_APIS)
 def a_curve_of_put_metric() -> None:
-    """Every value of a gauge is a point of a curve, whichever front door it came by: `put_metric`."""
+    """Each value of a gauge is a point of a curve, also if it was recorded with `put_metric`."""
     put_metric("loss", 0.5, "c.put")
     put_metric("loss", 0.25, "c.put")
 
 
-@row(Curve("torch.monitor", "c.stat.mean", [1.0, 2.0]), otherwise=DOORS)
+@row(Curve("torch.monitor", "c.stat.mean", [1.0, 2.0]), otherwise=OTHER_APIS)
 def a_curve_of_a_stat() -> None:
     """Each window of a `Stat` is a point of a curve."""
     for value in (1.0, 2.0):
         Stat("c.stat", [Aggregation.MEAN], 3600.0, 1).add(value)
 
 
-@row(Curve("c.logger", "loss", [(1.0, 0.5), (2.0, 0.25)]), otherwise=DOORS)
+@row(Curve("c.logger", "loss", [(1.0, 0.5), (2.0, 0.25)]), otherwise=OTHER_APIS)
 def a_curve_of_a_logger() -> None:
-    """Each field of a `MetricsLogger` is a point of a curve, over the tag that counts up."""
+    """Each field of a `MetricsLogger` point is a point of a curve, with the tag that counts up as x."""
     with MetricsLogger() as logger:
         for step, value in ((1, 0.5), (2, 0.25)):
             logger.log("c.logger", {"step": step}, {"loss": value})

@@ -1,4 +1,4 @@
-"""Rows of torch.monitor: ``tachograph.monitor``. Windows of an hour close by ``max_samples``, or at the end."""
+"""Rows of the torch.monitor API: ``tachograph.monitor``. Windows of an hour close by ``max_samples`` or at exit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ section = Section("torch.monitor")
 row = section.row
 
 HOUR = timedelta(hours=1)
-SHORT = 0.1  # seconds: windows that close by themselves within the row
+SHORT = 0.1  # seconds, so that windows close on time within the row
 STAT = "torch.monitor.Stat"
 AT = datetime(2026, 3, 1, 12, 30, 15, 250_000, tzinfo=timezone(timedelta(hours=2)))
 EVERY = [
@@ -31,11 +31,11 @@ EVERY = [
     *(Aggregation.SUM, Aggregation.MAX, Aggregation.MIN),
 ]
 
-_kept: list[Stat] = []  # those whose window is open at the end of the process
+_kept: list[Stat] = []  # their windows are open when the process exits
 
 
 def window(name: str, **aggregates: float) -> tuple[Expected, ...]:
-    """Return what a closed window becomes: its event, and gauges; one of count and sum is always there."""
+    """Return the event and the gauges of a closed window; the gauges of count and sum always exist."""
     data = {f"{name}.{key}": value for key, value in aggregates.items()}
     renamed = {"count": "window.count", "sum": "window.sum"}
     gauges = [Gauge("torch.monitor", f"{name}.{renamed.get(key, key)}", value) for key, value in aggregates.items()]
@@ -43,7 +43,7 @@ def window(name: str, **aggregates: float) -> tuple[Expected, ...]:
 
 
 def in_a_window_of_its_own() -> None:
-    """Wait until a short window begins."""
+    """Wait until a short window starts."""
     now = time.time()
     time.sleep((math.floor(now / SHORT) + 1) * SHORT - now + SHORT / 20)
 
@@ -68,7 +68,7 @@ def in_a_window_of_its_own() -> None:
     ),
 )
 def each_aggregation() -> None:
-    """A closed window is a gauge for each aggregation, and one event `torch.monitor.Stat` with all of them."""
+    """A closed window is one gauge per aggregation, and one event `torch.monitor.Stat` with all of them."""
     stat = Stat("m.all", EVERY, HOUR, 3, unit="s")
     for value in (1.0, 2.0, 6.0):
         stat.add(value)
@@ -81,7 +81,7 @@ def each_aggregation() -> None:
     Gauge("torch.monitor", "m.summary.stddev", math.sqrt(sum((each - 50) ** 2 for each in range(101)) / 101)),
 )
 def percentiles() -> None:
-    """`P50`, `P90`, `P99` and `STDDEV` are aggregations, too; exact up to 4,096 values a window."""
+    """`P50`, `P90`, `P99` and `STDDEV` are supported as well, exact up to 4,096 values per window."""
     stat = Stat("m.summary", [Aggregation.P50, Aggregation.P90, Aggregation.P99, Aggregation.STDDEV], HOUR, 101)
     for value in range(101):
         stat.add(float(value))
@@ -93,7 +93,7 @@ def percentiles() -> None:
     Happened(STAT, {"m.always.mean": 1.5}),
 )
 def count_and_sum_of_a_window() -> None:
-    """`<stat>.window.count` and `<stat>.window.sum` are there whatever was asked for; the event has only that."""
+    """`<stat>.window.count` and `<stat>.window.sum` always exist; the event has only the requested aggregations."""
     stat = Stat("m.always", [Aggregation.MEAN], HOUR, 2)
     stat.add(1.0)
     stat.add(2.0)
@@ -103,7 +103,7 @@ def count_and_sum_of_a_window() -> None:
     Histogram("torch.monitor", "m.cumulative", 5, 15.0, 1.0, 5.0, "s", at_most={2.0: 2, 4.0: 4}),
 )
 def the_cumulative_histogram() -> None:
-    """All values of a Stat are one cumulative histogram, those of the open window among them."""
+    """All values of a Stat are in one cumulative histogram, including those of the open window."""
     stat = Stat("m.cumulative", [Aggregation.MEAN], HOUR, unit="s", boundaries=(2.0, 4.0))
     _kept.append(stat)
     for value in range(1, 6):
@@ -116,7 +116,7 @@ def the_cumulative_histogram() -> None:
     Lost("max_samples", 3),
 )
 def max_samples() -> None:
-    """The window closes at `max_samples`; what is added to it afterwards enters nothing, and is counted."""
+    """The window closes at `max_samples`; later values of the same window are dropped and counted."""
     stat = Stat("m.capped", [Aggregation.MEAN], HOUR, 2)
     for value in (1.0, 2.0, 30.0, 40.0, 50.0):
         stat.add(value)
@@ -129,7 +129,7 @@ def max_samples() -> None:
     Histogram("torch.monitor", "m.timed", 2, 8.0, 3.0, 5.0),
 )
 def a_window_that_closes_on_time() -> None:
-    """A window closes on time; its gauges stay through empty windows, with the time of its end."""
+    """A window closes on time; its gauges, including its end time, remain while later windows are empty."""
     stat = Stat("m.timed", [Aggregation.MEAN, Aggregation.SUM], SHORT)
     in_a_window_of_its_own()
     stat.add(3.0)
@@ -142,12 +142,12 @@ def a_window_that_closes_on_time() -> None:
     *(Happened(STAT, {"m.each.sum": value}) for value in (1.0, 2.0, 3.0)),
 )
 def each_window() -> None:
-    """Each closed window is one point on OTLP and one event; an empty one is none."""
+    """Each closed window is one point over OTLP and one event; empty windows have neither."""
     stat = Stat("m.each", [Aggregation.SUM], SHORT)
     for value in (1.0, 2.0, 3.0):
         in_a_window_of_its_own()
         stat.add(value)
-        for _ in range(1000):  # a window that is overdue is closed late, as one with the next
+        for _ in range(1000):  # an overdue window is closed late, together with the next one
             if not stat.count:
                 break
             time.sleep(0.005)
@@ -161,7 +161,7 @@ def each_window() -> None:
     Happened(STAT, {"m.two.mean": 7.0}),
 )
 def two_stats_of_one_name() -> None:
-    """Two Stats of one name have windows and events of their own; gauges show the last one closed, sums add up."""
+    """Two Stats with the same name have separate windows and events; gauges show the last closed one, sums add up."""
     one, other = (Stat("m.two", [Aggregation.MEAN], HOUR, samples) for samples in (1, 2))
     one.add(1.0)
     other.add(4.0)
@@ -175,7 +175,7 @@ def two_stats_of_one_name() -> None:
     Counter("torch.monitor", "m.nan.nonfinite", 2, "{value}"),
 )
 def nan_in_a_stat() -> None:
-    """NaN and infinities are in a window's count and in `<stat>.nonfinite`; the rest is over the finite values."""
+    """NaN and infinity count in a window's count and in `<stat>.nonfinite`; other aggregations use finite values."""
     asked = [Aggregation.COUNT, Aggregation.SUM, Aggregation.MEAN, Aggregation.MIN, Aggregation.MAX]
     stat = Stat("m.nan", asked, HOUR, 4)
     for value in (1.0, math.nan, 2.0, math.inf):
@@ -185,7 +185,7 @@ def nan_in_a_stat() -> None:
 
 @row(*window("m.gone", mean=2.0), Histogram("torch.monitor", "m.gone", 1, 2.0, 2.0, 2.0))
 def a_stat_that_is_destroyed() -> None:
-    """A Stat that is destroyed logs what it still holds."""
+    """When a Stat is destroyed, its open window is logged."""
     stat = Stat("m.gone", [Aggregation.MEAN], HOUR)
     stat.add(2.0)
     del stat
@@ -197,7 +197,7 @@ def a_stat_that_is_destroyed() -> None:
     Histogram("torch.monitor", "m.open", 1, 3.0, 3.0, 3.0),
 )
 def a_window_open_at_the_end() -> None:
-    """The open window is logged at the end of the process."""
+    """When the process exits, open windows are logged."""
     stat = Stat("m.open", [Aggregation.MEAN], HOUR)
     stat.add(3.0)
     _kept.append(stat)
@@ -205,7 +205,7 @@ def a_window_open_at_the_end() -> None:
 
 @row(Nothing("torch.monitor", "m.empty.mean"), Happened(STAT, {"m.empty.mean": 0.0}, times=0))
 def a_stat_without_values() -> None:
-    """A window without values is no event, and no metric."""
+    """A window without values creates no event and no metric."""
     _kept.append(Stat("m.empty", [Aggregation.MEAN], SHORT))
 
 
@@ -217,13 +217,13 @@ def a_stat_without_values() -> None:
     )
 )
 def an_event() -> None:
-    """An event has its name, its instant, and its data: str, float, int and bool stay what they are."""
+    """An event has its name, time and data; str, float, int and bool values keep their types."""
     log_event(Event("m.event", AT, {"text": "größer", "share": 0.25, "whole": 7, "flag": True}))
 
 
 @row(Happened("m.raising", {"number": 1}), Lost("handler", 1, "tachograph.errors"))
 def an_event_handler_that_raises() -> None:
-    """A handler that raises is counted; the event arrives, and other handlers get it."""
+    """If a handler raises, the error is counted; the event arrives, and other handlers get it."""
 
     def fail(event: Event) -> None:
         if event.name == "m.raising":
@@ -236,7 +236,7 @@ def an_event_handler_that_raises() -> None:
 
 @row(Histogram("torch.monitor", "torch.wait.duration", 2, unit="s", attributes={"name": "m.wait"}))
 def a_wait_counter() -> None:
-    """`_WaitCounter(key).guard()` measures a wait: the histogram `torch.wait.duration`."""
+    """`_WaitCounter(key).guard()` records the duration of a wait in the histogram `torch.wait.duration`."""
     for _ in range(2):
         with _WaitCounter("m.wait").guard():
             pass

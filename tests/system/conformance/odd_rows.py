@@ -1,4 +1,4 @@
-"""Rows of odd values: what may happen to any front door."""
+"""Rows of unusual values and names, and of limits, which concern all APIs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from expected import Counter, Gauge, Handed, Histogram, Lost, Nothing, nonfinite
 from rows import NO_NAN, PROVIDERS, Section, counted, differently
 from tachograph import Metric, put_metric
 
-section = Section("Odd values, many values, odd names")
+section = Section("Unusual values and names, limits")
 row = section.row
 
 
@@ -20,7 +20,7 @@ row = section.row
     otherwise={PROVIDERS: counted(NO_NAN, Nothing("o.nan", "nan.loss"), nonfinite("nan.loss", 1))},
 )
 def nan_in_a_gauge() -> None:
-    """NaN is shown by a gauge as it is, and counted: no last good value stays."""
+    """A gauge shows NaN as it is, instead of the last finite value; NaN values are counted."""
     put_metric("nan.loss", 0.5, "o.nan")
     put_metric("nan.loss", math.nan, "o.nan")
 
@@ -31,27 +31,27 @@ def nan_in_a_gauge() -> None:
     otherwise={PROVIDERS: counted(NO_NAN, Nothing("o.inf", "inf.loss"), nonfinite("inf.loss", 1))},
 )
 def infinity_in_a_gauge() -> None:
-    """So is an infinity."""
+    """The same is true for infinity."""
     put_metric("inf.loss", -math.inf, "o.inf")
 
 
 @row(Histogram("o.nans", "nan", 2, 3.0, 1.0, 2.0, "s"), nonfinite("nan_seconds", 2))
 def nan_in_a_histogram() -> None:
-    """NaN and infinities enter no histogram, and are counted."""
+    """NaN and infinity are not added to histograms, but counted."""
     for value in (1.0, math.nan, 2.0, math.inf):
         put_metric("nan_seconds", value, "o.nans")
 
 
 @row(Counter("o.nanc", "nan.success", 3), nonfinite("nan.success", 1))
 def nan_in_a_counter() -> None:
-    """NaN enters no counter, and is counted."""
+    """NaN is not added to counters, but counted."""
     for value in (1, math.nan, 2):
         put_metric("nan.success", value, "o.nanc")
 
 
 @row(Gauge("o.bool", "ready", 1), Counter("o.bool", "done.success", 1), Handed("o.bool", "ready", [True]))
 def a_bool() -> None:
-    """A bool is 0 or 1; a handler gets it as it is."""
+    """A bool becomes 0 or 1; handlers get it unchanged."""
     put_metric("ready", True, "o.bool")
     put_metric("done.success", True, "o.bool")
     put_metric("done.success", False, "o.bool")
@@ -64,7 +64,7 @@ def a_bool() -> None:
     Handed("o.huge", "huge", [2**70]),
 )
 def a_huge_integer() -> None:
-    """An integer is exact up to 64 bits, and a float beyond; a handler gets it as it is."""
+    """Integers up to 64 bits are exact, larger ones become floats; handlers get them unchanged."""
     put_metric("huge", 2**70, "o.huge")
     put_metric("exact.success", 2**60, "o.huge")
     put_metric("exact.success", 3, "o.huge")
@@ -78,7 +78,7 @@ def a_huge_integer() -> None:
     Handed("o.text", "loss", ["low", None, None]),
 )
 def a_string_and_none() -> None:
-    """A value that is no number is not recorded, and counted; a handler gets it as it is."""
+    """A value that is not a number is dropped and counted; handlers get it unchanged."""
     for value in ("low", None, 1j):
         put_metric("loss", value, "o.text")
 
@@ -89,7 +89,7 @@ def a_string_and_none() -> None:
     Handed("o.negative", "sent.success", [3, -2]),
 )
 def a_negative_add() -> None:
-    """A negative value is not added to a counter, and counted."""
+    """A negative value for a counter is dropped and counted."""
     put_metric("sent.success", 3, "o.negative")
     put_metric("sent.success", -2, "o.negative")
 
@@ -98,13 +98,13 @@ def a_negative_add() -> None:
     Histogram("o.below", "offset.latency", 3, -1.0, -4.0, 2.0),
     otherwise={
         ("registry",): differently(
-            "its sum is left out: OpenMetrics allows none that may fall, and the bucket `+Inf` is its count",
+            "the sum is omitted, because OpenMetrics does not allow one that can fall; the bucket `+Inf` has the count",
             Histogram("o.below", "offset.latency", 3),
         )
     },
 )
 def a_negative_value_in_a_histogram() -> None:
-    """Negative values are values of a histogram like others."""
+    """Histograms accept negative values."""
     for value in (-4.0, 1.0, 2.0):
         put_metric("offset.latency", value, "o.below")
 
@@ -115,14 +115,14 @@ def a_negative_value_in_a_histogram() -> None:
     Gauge("o.series", "loss", 2000, attributes={"otel.metric.overflow": True}),
 )
 def too_many_series() -> None:
-    """Of a metric there are 2,000 series; further ones are one with `otel.metric.overflow=true`."""
+    """Each metric has at most 2,000 series; further ones share one series with `otel.metric.overflow=true`."""
     for layer in range(2001):
         put_metric("loss", layer, "o.series", attributes={"layer": layer})
 
 
 @row(Histogram("o.many", "load", 100_000, 100_000 * 99_999 / 2 / 1000, 0.0, 99.999, "s"))
 def a_hundred_thousand_values() -> None:
-    """A distribution is exact at any rate: 100,000 values at once."""
+    """Histograms are exact at any rate, for example with 100,000 values at once."""
     record = tachograph.declare("load", group="o.many", kind="histogram", unit="s").bind()
     for value in range(100_000):
         record(value / 1000)
@@ -134,7 +134,7 @@ def a_hundred_thousand_values() -> None:
     Gauge("o.nämen", "loss", 3),
     otherwise={
         PROVIDERS: differently(
-            "the SDK's names are ASCII and lower case: other characters become `_`; scopes are as they were",
+            "SDK names are ASCII and lower case, and other characters become `_`; scopes are unchanged",
             Gauge("o.names", "verlust.gr_e", 1),
             Gauge("o.names", "outer._locals_.inner", 2),
             Gauge("o.nämen", "loss", 3),
@@ -142,7 +142,7 @@ def a_hundred_thousand_values() -> None:
     },
 )
 def odd_names() -> None:
-    """Any string names a metric or a group; in Prometheus' classic names a run of other characters is one `_`."""
+    """Any string is a valid name; in classic Prometheus names, each sequence of invalid characters becomes one `_`."""
     put_metric("Verlust.größe", 1, "o.names")
     put_metric("outer.<locals>.inner", 2, "o.names")
     put_metric("loss", 3, "o.nämen")
@@ -150,13 +150,13 @@ def odd_names() -> None:
 
 @row(Gauge("o.metric", "o.metric", 1))
 def a_bool_in_a_metric() -> None:
-    """`Metric.record(True)` is 1."""
+    """`Metric.record(True)` records 1."""
     Metric("o.metric", group="o.metric").record(True)
 
 
 @row(Gauge("o.metric", "o.told", 2.0), Lost("no_number", 1))
 def a_string_in_a_metric() -> None:
-    """`Metric.record` of a string does not raise inside a training loop: what comes after it is recorded."""
-    told = Metric("o.told", group="o.metric", throttle=None)
+    """`Metric.record` with a string does not raise; later values are recorded."""
+    loss = Metric("o.told", group="o.metric", throttle=None)
     for value in (1.0, "two", 2.0):
-        told.record(value)
+        loss.record(value)

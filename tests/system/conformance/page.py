@@ -1,6 +1,6 @@
-"""Write docs/conformance.md, the table of what arrives by which way out: ``python tests/system/conformance/page.py``.
+"""Write docs/conformance.md: which documented behavior works with which destination.
 
-Each cell is what ``test_conformance.py`` holds it to.
+Run ``python tests/system/conformance/page.py``. ``test_conformance.py`` tests each cell.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from ways import WAYS, WayName
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "conformance.md"
 
-_HEAD = """# Conformance: every documented behaviour, by every way out
+_HEAD = """# Conformance: every documented behavior with every destination
 
-Each cell is a test on a real process (`tests/system/conformance`), and this page
-is made from the tests by `python tests/system/conformance/page.py`.
+This page shows which recorded data reaches which destination. Each cell of the tables is a test with a real process, in
+`tests/system/conformance`. The page is generated from these tests with `python tests/system/conformance/page.py`.
 
-- **✓**: it arrives exactly: values, counts, attributes, types; sums of floats within 1e-12.
-- **counted**: it does not, and what is missing is counted, as the note says.
-- **n/a**: it does not concern this way out; the note says why.
-- **later**: it should, and does not yet.
+- **✓**: the data arrives exactly: values, counts, attributes and types. Sums of floats agree within 1e-12.
+- **counted**: the data does not arrive; the loss is counted as described in the note.
+- **n/a**: the behavior does not apply to this destination; the note says why.
+- **later**: not supported yet.
 
-A number leads to a [note](#notes). The ways out:
+Numbers in parentheses refer to the [notes](#notes). The destinations are:
 
 """
 
@@ -34,7 +34,7 @@ def page() -> str:
     """Return the page."""
     notes: dict[str, int] = {}
     parts = [_HEAD + "".join(f"- **{way.title}**: {way.says}.\n" for way in WAYS.values())]
-    head = "| behaviour | " + " | ".join(way.title for way in WAYS.values()) + " |\n"
+    head = "| behavior | " + " | ".join(way.title for way in WAYS.values()) + " |\n"
     rule = "|---" * (len(WAYS) + 1) + "|\n"
     for section in SECTIONS:
         lines = [
@@ -43,7 +43,7 @@ def page() -> str:
         ]
         parts.append(f"## {section.title}\n\n{head}{rule}{''.join(lines)}")
     parts.append("## Notes\n\n" + "".join(f"{number}. {note}\n" for note, number in notes.items()))
-    parts.append("On: [reliability](reliability.md) · [ways out](exporters.md) · [concepts](concepts.md)\n")
+    parts.append("See also: [reliability](reliability.md) · [exporters](exporters.md) · [concepts](concepts.md)\n")
     return "\n".join(parts)
 
 

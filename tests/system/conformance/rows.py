@@ -1,4 +1,4 @@
-"""Rows of the table: a documented behaviour, a program that shows it, and what is to arrive."""
+"""Rows of the table: a documented behavior, a program that shows it, and the expected data."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ways import WAYS, WayName
 End = Literal["exit", "sigterm", "exception"]
 
 PROVIDERS: tuple[WayName, ...] = ("provider", "alone")
-NO_NAN = "the SDK takes no NaN and no infinity: the gauge has no point, `tachograph.nonfinite` counts it"
+NO_NAN = "the SDK does not accept NaN or infinity: the gauge has no point, and `tachograph.nonfinite` counts the value"
 
 
 @dataclass(frozen=True)
 class Counted:
-    """It does not arrive here as it was recorded: what arrives instead is counted, and documented."""
+    """The data does not arrive as it was recorded; the loss is counted and documented."""
 
     why: str
     expected: tuple[Expected, ...]
@@ -25,7 +25,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Differently:
-    """It arrives, and a note says what is different here."""
+    """The data arrives with a difference that the note describes."""
 
     why: str
     expected: tuple[Expected, ...]
@@ -33,14 +33,14 @@ class Differently:
 
 @dataclass(frozen=True)
 class Without:
-    """It does not concern this way out."""
+    """The behavior does not apply to this destination."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Later:
-    """It does not arrive yet, though it should; a strict expected failure until it does."""
+    """Not supported yet: a strict expected failure until it is."""
 
     topic: str
 
@@ -49,28 +49,28 @@ Otherwise = Counted | Differently | Without | Later
 
 
 def counted(why: str, *expected: Expected) -> Counted:
-    """Return a cell where something else arrives, and is counted."""
+    """Return a cell for data that does not arrive but is counted."""
     return Counted(why, expected)
 
 
 def differently(why: str, *expected: Expected) -> Differently:
-    """Return a cell where it arrives, with a difference that is documented."""
+    """Return a cell for data that arrives with a documented difference."""
     return Differently(why, expected)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A documented behaviour.
+    """A documented behavior.
 
     Attributes:
         section: the API.
         name: short and unique.
-        says: the documented sentence, in our words.
+        says: the sentence on the page.
         record: the program.
-        expected: what is to arrive.
-        otherwise: where a way out differs from that.
+        expected: the data that has to arrive.
+        otherwise: destinations that differ from that.
         ends: how the program's process ends. All rows that end in an exit share one process.
-        torch: whether it needs PyTorch.
+        torch: whether the program needs PyTorch.
     """
 
     section: str
@@ -83,20 +83,22 @@ class Row:
     torch: bool = False
 
     def cell(self, way: WayName) -> tuple[Expected, ...] | Otherwise:
-        """Return what is to arrive by one way out, exactly; or how that differs."""
+        """Return the exact data that has to arrive at a destination, or how it differs."""
         if way in self.otherwise:
             return self.otherwise[way]
         if self.ends != "exit" and not WAYS[way].sent:
-            return Without("it is fetched while the process runs; pushing ways have the last values")
+            return Without(
+                "this destination is fetched while the process runs; exporters that push also get the last values"
+            )
         return self.carried(way) or Without(WAYS[way].lacks[self.expected[0].sort])
 
     def carried(self, way: WayName) -> tuple[Expected, ...]:
-        """Return that part of what is expected which one way out has a place for."""
+        """Return the expected data that a destination can carry."""
         return tuple(each for each in self.expected if each.sort not in WAYS[way].lacks)
 
 
 class Section:
-    """The rows of one API; :meth:`row` is the decorator of their programs."""
+    """The rows of one API; decorate their programs with :meth:`row`."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -109,7 +111,7 @@ class Section:
         ends: End = "exit",
         torch: bool = False,
     ) -> Callable[[Callable[[], None]], Callable[[], None]]:
-        """Add a row: the function's name is its name, the docstring the documented sentence."""
+        """Add a row; its name is the function's name, its sentence the function's docstring."""
 
         def add(record: Callable[[], None]) -> Callable[[], None]:
             says = " ".join((record.__doc__ or "").split())

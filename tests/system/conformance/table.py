@@ -1,4 +1,4 @@
-"""The table: the rows of all sections, in the order of the documentation."""
+"""The table: rows of all sections in the order of the page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS: tuple[Row, ...] = tuple(row for section in SECTIONS for row in section.row
 
 
 def by_name(name: str) -> Row:
-    """Return a row."""
+    """Return the row with this name."""
     return next(row for row in ROWS if row.name == name)
 
 

@@ -1,4 +1,4 @@
-"""The conformance table: every documented behaviour by every way out, exactly or counted: docs/conformance.md."""
+"""The conformance table in docs/conformance.md: documented behaviors with each destination."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CELLS = [
 
 @pytest.mark.parametrize(("row", "way"), CELLS)
 def test_cell(row: Row, way: WayName) -> None:
-    """What the row's program records arrives by this way exactly; or something else does, counted and documented."""
+    """The data that the row's program records arrives exactly, or its loss is counted and documented."""
     found = arrived(way, row)
     if found.failed:
         pytest.fail(found.failed, pytrace=False)
@@ -36,7 +36,7 @@ def test_cell(row: Row, way: WayName) -> None:
 
 
 def test_no_cell_is_silent() -> None:
-    """Each cell that is no plain tick says why; each row has a name of its own, and a sentence."""
+    """Each cell without a check mark has a note, and each row has a unique name and a sentence."""
     silent = [(row.name, way) for row in ROWS for way in WAYS if word_of(row, way) != "✓" and not note_of(row, way)]
     assert silent == []
     assert len({row.name for row in ROWS}) == len(ROWS)
@@ -44,5 +44,5 @@ def test_no_cell_is_silent() -> None:
 
 
 def test_the_page_says_what_the_tests_say() -> None:
-    """docs/conformance.md is the table; where it is not: ``python tests/system/conformance/page.py`` writes it anew."""
-    assert PAGE.read_text(encoding="utf-8") == page(), "write it anew: python tests/system/conformance/page.py"
+    """docs/conformance.md is up to date; if not, run ``python tests/system/conformance/page.py``."""
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python tests/system/conformance/page.py"

@@ -1,4 +1,4 @@
-"""Rows of the real torch, through our instrumentors."""
+"""Rows of the real torch APIs, through Tachograph's instrumentors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tachograph import put_metric
 section = Section("The real torchelastic and torch.monitor")
 row = section.row
 
-OWN_HANDLERS = "the real torch calls the handlers that are registered there"
+OWN_HANDLERS = "torch itself calls the handlers that are registered with it"
 
 _kept: list[Any] = []
 
@@ -27,7 +27,7 @@ _kept: list[Any] = []
     torch=True,
 )
 def real_torchelastic() -> None:
-    """`TorchElasticInstrumentor`: `put_metric` and `@prof` of the real torchelastic become what ours do."""
+    """With `TorchElasticInstrumentor`, the real `put_metric` and `@prof` record like Tachograph's."""
     from torch.distributed.elastic.metrics import api
 
     from tachograph.instrumentation.torchelastic import TorchElasticInstrumentor
@@ -57,7 +57,7 @@ AGENT = {"code.function.name": "SimpleElasticAgent._rendezvous", "outcome": "suc
     torch=True,
 )
 def torchruns_own_metrics() -> None:
-    """Torchrun's functions and `workers.<role>.*` of the group `torchelastic` are `function.*` and `torchrun.*`."""
+    """Torchrun's own functions and `workers.<role>.*` metrics become `function.*` and `torchrun.*`."""
     from torch.distributed.elastic.metrics import api
 
     def rendezvous() -> None:
@@ -78,7 +78,7 @@ def torchruns_own_metrics() -> None:
     torch=True,
 )
 def torchruns_events() -> None:
-    """Torchelastic's events are log records of their kind, with their metadata as attributes, and a counter."""
+    """Torchelastic events become log records with their metadata as attributes, and a counter."""
     from torch.distributed.elastic import events
 
     about = {"run_id": "r", "role": "trainer", "state": "SUCCEEDED"}
@@ -95,7 +95,7 @@ def torchruns_events() -> None:
     torch=True,
 )
 def real_torch_monitor() -> None:
-    """`TorchMonitorInstrumentor`: windows and events of the real torch.monitor become what ours do."""
+    """With `TorchMonitorInstrumentor`, windows and events of the real torch.monitor are recorded like Tachograph's."""
     from torch import monitor
 
     from tachograph.instrumentation.torch_monitor import TorchMonitorInstrumentor
@@ -116,7 +116,7 @@ def real_torch_monitor() -> None:
     torch=True,
 )
 def scalars_of_numpy_and_torch() -> None:
-    """Scalars of NumPy and torch, and tensors of one element, are numbers, read at the call."""
+    """NumPy and torch scalars, and tensors with one element, count as numbers and are read during the call."""
     import numpy as np
     import torch
 
@@ -129,7 +129,7 @@ def scalars_of_numpy_and_torch() -> None:
 
 @row(Gauge("t.elements", "loss", 1.0), Lost("no_number", 1), torch=True)
 def a_tensor_of_several_elements() -> None:
-    """A tensor of several elements is no number: counted, and not recorded."""
+    """A tensor with several elements is not a number: it is counted as dropped and not recorded."""
     import torch
 
     put_metric("loss", 1.0, "t.elements")

@@ -1,4 +1,4 @@
-"""The ways out, and which sorts of things each of them carries."""
+"""The destinations of the conformance table, and which kinds of data each of them carries."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from expected import Sort
 
 WayName = Literal["page", "http", "grpc", "provider", "alone", "registry", "exporter", "handler", "hub"]
 
-_NO_EVENTS = "an event is a log record, not a metric"
-_NO_POINTS = "a point with its x is an event, not a metric"
-_LAST_WINDOW = "it shows the last window; OTLP has each"
-_NOT_TORCH = "torch.monitor's handlers get torch.monitor's events"
-_RAW = "torchelastic's handlers get the points of its own API, as they are put"
+_NO_EVENTS = "events are log records, not metrics"
+_NO_POINTS = "points with an x value are events, not metrics"
+_LAST_WINDOW = "this destination shows the last window; OTLP gets every window"
+_NOT_TORCH = "handlers of torch.monitor get only torch.monitor events"
+_RAW = "handlers of torchelastic get the points of its API as they were passed"
 
 
 class Way(NamedTuple):
-    """A way out.
+    """A destination.
 
     Attributes:
-        title: in the table.
-        says: what it is, in a sentence.
-        lacks: the sorts of things that it has no place for, and why.
-        sent: whether things leave by themselves at the end of the process; else they are fetched while it runs.
+        title: the column header.
+        says: a description for the page.
+        lacks: the kinds of data that it cannot carry, and why.
+        sent: whether the process pushes the data; otherwise it is fetched while the process runs.
     """
 
     title: str
@@ -43,48 +43,52 @@ _METRICS_ONLY: Mapping[Sort, str] = {
 WAYS: Mapping[WayName, Way] = {
     "page": Way(
         "`/metrics`",
-        "our page after `start()`, fetched over HTTP and parsed with `prometheus_client`",
+        "Tachograph's page after `start()`, fetched over HTTP and parsed with `prometheus_client`",
         _METRICS_ONLY,
         sent=False,
     ),
-    "http": Way("OTLP/HTTP", 'our OTLP after `start(endpoint=…, protocol="http/protobuf")`', {"handed": _RAW}),
-    "grpc": Way("OTLP/gRPC", 'our OTLP after `start(endpoint=…, protocol="grpc")`', {"handed": _RAW}),
+    "http": Way(
+        "OTLP/HTTP", 'Tachograph\'s OTLP exporter after `start(endpoint=…, protocol="http/protobuf")`', {"handed": _RAW}
+    ),
+    "grpc": Way(
+        "OTLP/gRPC", 'Tachograph\'s OTLP exporter after `start(endpoint=…, protocol="grpc")`', {"handed": _RAW}
+    ),
     "provider": Way(
         "your providers",
-        "the program's own `MeterProvider` with a `PeriodicExportingMetricReader`, and its `LoggerProvider`, and a "
+        "the program's own `MeterProvider` with a `PeriodicExportingMetricReader`, and its own `LoggerProvider`, after "
         "`start()`",
         {"handed": _RAW, "windows": _LAST_WINDOW},
     ),
     "alone": Way(
         "… without `start()`",
-        "the same, where the program only records",
+        "the same, but the program never calls `start()`",
         {"handed": _RAW, "windows": _LAST_WINDOW},
     ),
     "registry": Way(
         "your `CollectorRegistry`",
-        "`tachograph.PrometheusCollector()` in a registry of the program's own, without a `start()`",
+        "`tachograph.PrometheusCollector()` in the program's own registry, without `start()`",
         _METRICS_ONLY,
         sent=False,
     ),
     "exporter": Way(
         "`HandlerExporter`",
-        "`start(metrics=[HandlerExporter(handler)])`: a handler gets the points of each collection",
+        "`start(metrics=[HandlerExporter(handler)])`, which passes the points of each collection cycle to a handler",
         _METRICS_ONLY,
     ),
     "handler": Way(
         "handlers",
-        "`configure(handler)` for the points of torchelastic's API, `register_event_handler` for the events of "
-        "torch.monitor's, without a `start()`",
+        "`configure(handler)` for points of the torchelastic API, and `register_event_handler` for events of the "
+        "torch.monitor API, without `start()`",
         {
-            "metric": "it gets points, one by one; `HandlerExporter` gives one the metrics",
+            "metric": "handlers get single points; use `HandlerExporter` to pass metrics to a handler",
             "record": _NOT_TORCH,
             "curve": _NOT_TORCH,
-            "windows": "it gets an event for each",
+            "windows": "handlers get an event for each window",
         },
     ),
     "hub": Way(
         "the hub's store",
-        "a `tachograph hub`, and the file that it leaves, read back",
-        {"handed": _RAW, "windows": "of a series it keeps a sample every ten seconds"},
+        "the file that a `tachograph hub` writes, read back",
+        {"handed": _RAW, "windows": "the hub stores one sample per series every ten seconds"},
     ),
 }

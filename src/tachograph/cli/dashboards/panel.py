@@ -1,7 +1,7 @@
-"""Panels, units and dashboards in the JSON that Grafana's provisioning reads (its classic model, schema version 42).
+"""Build panels and dashboards as JSON for Grafana's provisioning (the classic model, schema version 42).
 
-Grafana's own typed builders need Python 3.11 and a package of no other use: they make the dashboards that
-come along, and a test has them read the ones made here.
+Grafana's typed builders would be an extra dependency, so only the shipped dashboards use them (scripts/dashboards). A
+test parses the dashboards made here with Grafana's types.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any, NamedTuple
 Json = dict[str, Any]
 
 SCHEMA_VERSION = 42
-WIDTH = 24  # of a dashboard, in Grafana's columns
-PROMETHEUS, INFLUXDB = "prometheus", "influxdb"  # Grafana's kinds of data source
+WIDTH = 24  # columns of a dashboard
+PROMETHEUS, INFLUXDB = "prometheus", "influxdb"  # Grafana's types of data source
 DATASOURCE = {"type": PROMETHEUS, "uid": "${datasource}"}
 ALL = ".*"
 _ALL_CHOSEN = {"text": "All", "value": "$__all"}
-# Without these, Grafana colours values above 80 red.
+# Without these, Grafana colors values above 80 red.
 _THRESHOLDS = {"mode": "absolute", "steps": [{"color": "green", "value": None}]}
-_ON_TIME_RANGE = 2  # a variable is asked for again whenever the time range changes
+_ON_TIME_RANGE = 2  # update a variable whenever the time range changes
 WHO = 'dl_run_id=~"$run",dl_role=~"$role",dl_rank=~"$rank"'  # the variables of every dashboard
 _NOT_PLAIN = re.compile(r'["\\$\[\x00-\x1f\x7f]')
 _TEMPLATE = re.compile(r"\$(?=[\w{])|\[(?=\[)|\{(?=\{)")
 _JOINER = "\u2060"  # WORD JOINER: no width, and no line breaks there
-# UCUM (and the words that people write for it) to Grafana's ids: grafana/grafana-data, valueFormats/categories.ts.
+# UCUM (and common spellings) to Grafana's ids: grafana/grafana-data, valueFormats/categories.ts.
 _IDS = {
     "1": "none",
     "%": "percent",
@@ -90,9 +90,9 @@ class Query(NamedTuple):
 
     Attributes:
         expression: in PromQL.
-        legend: names its series; ``{{label}}`` is replaced.
-        overrides: the looks of its series, by Grafana's names of properties.
-        instant: only the newest value.
+        legend: the name of its series; Grafana replaces ``{{label}}``.
+        overrides: field overrides of its series, by Grafana's property names.
+        instant: query the latest value only.
     """
 
     expression: str
@@ -102,7 +102,7 @@ class Query(NamedTuple):
 
 
 def ref_id(place: int) -> str:
-    """Return the letters of the query at a place: A to Z, then AA, AB and so on, as Grafana gives them."""
+    """Return the reference of a query by its position: A to Z, then AA, AB and so on, as in Grafana."""
     letters = ""
     place += 1
     while place:
@@ -114,7 +114,7 @@ def ref_id(place: int) -> str:
 def panel(
     kind: str, title: str, queries: Sequence[Query], *, defaults: Json, options: Json, description: str = ""
 ) -> Json:
-    """Return a panel that has no place yet; ``defaults`` and ``options`` as its kind has them."""
+    """Return a panel without a position; ``defaults`` and ``options`` depend on its kind."""
     overrides = [
         {
             "matcher": {"id": "byFrameRefID", "options": ref_id(place)},
@@ -123,7 +123,7 @@ def panel(
         for place, query in enumerate(queries)
         if query.overrides
     ]
-    made: Json = {
+    result: Json = {
         "type": kind,
         "title": title,
         "transparent": False,
@@ -132,7 +132,7 @@ def panel(
         "fieldConfig": {"defaults": {"thresholds": _THRESHOLDS, **defaults}, "overrides": overrides},
         "options": options,
     }
-    return {**made, "description": description} if description else made
+    return {**result, "description": description} if description else result
 
 
 def _target(ref: str, query: Query) -> Json:
@@ -141,7 +141,7 @@ def _target(ref: str, query: Query) -> Json:
 
 
 def time_series(title: str, queries: Sequence[Query], *, defaults: Json | None = None, description: str = "") -> Json:
-    """Return lines over time."""
+    """Return a panel of lines over time."""
     legend = {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []}
     options = {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
     return panel(
@@ -155,7 +155,7 @@ def time_series(title: str, queries: Sequence[Query], *, defaults: Json | None =
 
 
 def bar_gauge(title: str, queries: Sequence[Query], *, defaults: Json, description: str = "") -> Json:
-    """Return a horizontal bar for each series' newest value."""
+    """Return a panel with a horizontal bar for the latest value of each series."""
     options = {
         "displayMode": "gradient",
         "orientation": "horizontal",
@@ -189,19 +189,19 @@ def stat(title: str, queries: Sequence[Query], *, defaults: Json | None = None, 
 
 
 def placed(panels: Iterable[tuple[Json, int, int]]) -> list[Json]:
-    """Return panels from left to right and from top to bottom, each with its width and height in Grafana's units."""
+    """Place panels from left to right and top to bottom; each comes with its width and height in Grafana's units."""
     x = y = tallest = 0
-    found = []
-    for number, (made, width, height) in enumerate(panels, 1):
+    result = []
+    for number, (panel_json, width, height) in enumerate(panels, 1):
         if x + width > WIDTH:
             x, y, tallest = 0, y + tallest, 0
-        found.append({**made, "id": number, "gridPos": {"x": x, "y": y, "w": width, "h": height}})
+        result.append({**panel_json, "id": number, "gridPos": {"x": x, "y": y, "w": width, "h": height}})
         x, tallest = x + width, max(tallest, height)
-    return found
+    return result
 
 
 def datasource_variable(datasource: str) -> Json:
-    """Return the choice of the data source, which is the one of this uid at first."""
+    """Return the variable that selects the data source; the default is the one with this uid."""
     return {
         "type": "datasource",
         "name": "datasource",
@@ -212,7 +212,7 @@ def datasource_variable(datasource: str) -> Json:
 
 
 def label_variable(name: str, query: str, label: str, chosen: str | None = None) -> Json:
-    """Return a choice among the values of a label; all of them at first, or only ``chosen``."""
+    """Return a variable that selects values of a label; the default is all, or only ``chosen``."""
     return {
         "type": "query",
         "name": name,
@@ -228,7 +228,7 @@ def label_variable(name: str, query: str, label: str, chosen: str | None = None)
 
 
 def dashboard(uid: str, title: str, variables: Sequence[Json], panels: Sequence[Json], description: str) -> Json:
-    """Return a dashboard; ``uid`` has at most 40 characters."""
+    """Return a dashboard; Grafana limits ``uid`` to 40 characters."""
     return {
         "uid": uid,
         "title": title,
@@ -247,7 +247,10 @@ def dashboard(uid: str, title: str, variables: Sequence[Json], panels: Sequence[
 
 
 def quoted(text: str) -> str:
-    """Return text as a string literal: Prometheus documentation, "Querying basics", "String literals"."""
+    """Return text as a PromQL string literal.
+
+    Source: Prometheus documentation, "Querying basics", "String literals".
+    """
     return f'"{_NOT_PLAIN.sub(_numbered, text)}"'
 
 
@@ -256,30 +259,30 @@ def _numbered(match: re.Match[str]) -> str:
 
 
 def literal(text: str) -> str:
-    """Return text for a title or a legend, in which Grafana replaces nothing."""
+    """Return text for a title or legend, escaped so that Grafana does not replace any part of it."""
     return _TEMPLATE.sub(lambda match: match[0] + _JOINER, text)
 
 
 def regex(text: str) -> str:
-    """Return a regular expression (RE2) that is only this text."""
+    """Return a regular expression (RE2) that matches exactly this text."""
     return re.sub(r"[\\.+*?()|\[\]{}^$]", r"\\\g<0>", text)
 
 
 def selector(name: str, *matchers: str) -> str:
-    """Return a selector of a metric, by its name in classic characters."""
+    """Return a selector of a metric by its classic name."""
     return f"{name}{{{','.join(matchers)}}}"
 
 
 def grafana_unit(units: str | None) -> str:
-    """Return Grafana's id for units as a scale names them; words that are no unit stand behind the number.
+    """Return Grafana's id for a unit; an unknown unit becomes a suffix of the number.
 
     Args:
         units: UCUM, an annotation such as ``{epoch}``, any text, or nothing.
     """
     if not units:
         return "short"
-    found = _IDS.get(units)
-    if found is not None:
-        return found
+    unit_id = _IDS.get(units)
+    if unit_id is not None:
+        return unit_id
     words = units.replace("{", "").replace("}", "").strip()
     return f"suffix:{words}" if words else "short"

@@ -1,4 +1,4 @@
-"""A run's own dashboard, on Prometheus: its groups, scales and progress bars as it has defined them."""
+"""Build the Prometheus dashboard of one run from the groups, scales and progress bars that it defined."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from tachograph.recording.naming import prometheus_name
 from tachograph.recording.registry import Registry
 from tachograph.runs.run import Run
 
-_REPEATED = re.compile(r"#\d+$")  # the journal's name of the second and further loops of a key, which share its gauges
-_LOOK = 2  # points: the first of a loop may have no rate yet
+_REPEATED = re.compile(r"#\d+$")  # the journal's names of further loops with the same key, which share its gauges
+_INSPECTED_POINTS = 2  # the first point of a loop may have no rate yet
 _CHART = WIDTH // 2, 9
 _HALF = WIDTH // 2
-_LOWEST = 4  # height of the bars and numbers, at least
+_MINIMUM_HEIGHT = 4  # of the bars and numbers
 _LEGEND = "rank {{dl_rank}}"
-_LOOP = "{{loop}}"  # loops that are nested in one of their own key have a number
-# Grafana puts a variable's value into a regular expression without escaping these.
+_LOOP = "{{loop}}"  # distinguishes nested loops with the same key
+# Grafana does not escape these when it puts a variable's value into a regular expression.
 _SPOILS_REGEX = re.compile(r'["\\\x00-\x1f]')
 _MARKDOWN = re.compile(r"[^\w\s]", re.ASCII)
 _Placed = tuple[Json, int, int]  # a panel, its width and its height
 
 
 class Axis(NamedTuple):
-    """An axis as it was defined; ``name`` is that of a scale, empty where it has none."""
+    """An axis as the program defined it; ``name`` is the name of its scale, or empty."""
 
     name: str = ""
     units: str = ""
@@ -59,10 +59,10 @@ class Charted(NamedTuple):
     Attributes:
         scope: the instrumentation scope of its gauge.
         gauge: the gauge's name in Prometheus.
-        units: of the values.
+        units: the unit of the values.
         progress: whether it is a progress bar.
-        loop: whether ``progress()`` made it: it has gauges for the rate and more.
-        total: whether that loop knows how many items there are.
+        loop: whether it comes from ``progress()`` and therefore has more gauges, such as the rate.
+        total: whether the number of items is known.
     """
 
     name: str
@@ -75,12 +75,12 @@ class Charted(NamedTuple):
     total: bool = False
 
     def loop_gauge(self, part: str, unit: str) -> str:
-        """Return the name of a further gauge of a loop: ``rate``, ``total`` or ``eta``."""
+        """Return the name of another gauge of the loop: ``rate``, ``total`` or ``eta``."""
         return prometheus_name(f"{self.name}.{part}", unit, "gauge")
 
 
 class Chart(NamedTuple):
-    """The metrics of a group, or one metric without a group, for which ``group`` is empty."""
+    """The metrics of a group, or one metric without a group (then ``group`` is empty)."""
 
     group: str
     x: Axis
@@ -93,48 +93,48 @@ class Chart(NamedTuple):
 
 
 def defined_charts(run: Run) -> list[Chart]:
-    """Return the charts of a run, in the order in which they were first defined; the newest definition counts."""
+    """Return the charts of a run in the order of their first definition; the latest definition applies."""
     newest: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for about in sorted(run.definitions(), key=_time):
-        newest[str(about.get("group", "")), str(about["metric"])] = about
-    registry = Registry(enabled=True)  # knows the names of the gauges
-    found: dict[tuple[str, str], Chart] = {}
-    for (group, metric), about in newest.items():
+    for definition in sorted(run.definitions(), key=_time):
+        newest[str(definition.get("group", "")), str(definition["metric"])] = definition
+    registry = Registry(enabled=True)  # to derive the names of the gauges
+    charts: dict[tuple[str, str], Chart] = {}
+    for (group, metric), definition in newest.items():
         if not group and any(other and name == metric for other, name in newest):
-            continue  # a group was named later
-        key = _REPEATED.sub("", metric)
-        if key != metric and (group, key) in newest:
+            continue  # the metric was added to a group later
+        base_name = _REPEATED.sub("", metric)
+        if base_name != metric and (group, base_name) in newest:
             continue
-        where = (group, "") if group else ("", metric)
-        chart = found.setdefault(where, Chart(group, _x(group, newest), []))
-        chart.metrics.append(_charted(run, registry, group, about))
-    return list(found.values())
+        chart_key = (group, "") if group else ("", metric)
+        chart = charts.setdefault(chart_key, Chart(group, _x(group, newest), []))
+        chart.metrics.append(_charted(run, registry, group, definition))
+    return list(charts.values())
 
 
-def _time(about: Mapping[str, Any]) -> int:
-    return int(about["time_unix_nano"])
+def _time(definition: Mapping[str, Any]) -> int:
+    return int(definition["time_unix_nano"])
 
 
 def _x(group: str, newest: Mapping[tuple[str, str], Mapping[str, Any]]) -> Axis:
     axes = [
-        Axis("", str(about.get("x_units", "")), _bound(about, "x_lower"), _bound(about, "x_upper"))
-        for (other, _), about in newest.items()
+        Axis("", str(definition.get("x_units", "")), _bound(definition, "x_lower"), _bound(definition, "x_upper"))
+        for (other, _), definition in newest.items()
         if group and other == group
     ]
     return next((axis for axis in reversed(axes) if axis != Axis()), Axis())
 
 
-def _bound(about: Mapping[str, Any], key: str) -> float | None:
-    """Return a bound, where it is a finite number: any program may send a definition."""
+def _bound(definition: Mapping[str, Any], key: str) -> float | None:
+    """Return a bound if it is a finite number, else None; definitions can come from any program."""
     try:
-        return finite(about[key], key)
+        return finite(definition[key], key)
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def _charted(run: Run, registry: Registry, group: str, about: Mapping[str, Any]) -> Charted:
-    name, units = str(about["metric"]), str(about.get("units", ""))
-    scale = Axis(str(about.get("scale", "")), units, _bound(about, "lower"), _bound(about, "upper"))
+def _charted(run: Run, registry: Registry, group: str, definition: Mapping[str, Any]) -> Charted:
+    name, units = str(definition["metric"]), str(definition.get("units", ""))
+    scale = Axis(str(definition.get("scale", "")), units, _bound(definition, "lower"), _bound(definition, "upper"))
     scope = group or SCOPE
     try:
         gauge = registry.group(scope).declare(
@@ -143,9 +143,9 @@ def _charted(run: Run, registry: Registry, group: str, about: Mapping[str, Any])
     except ValueError:  # "" and "tachograph.metric" are one scope
         gauge = registry.group(scope).instrument(name)
     charted = Charted(name, scope, prometheus_name(gauge.name, gauge.unit, "gauge"), units or gauge.unit, scale)
-    if not about.get("progress"):
+    if not definition.get("progress"):
         return charted
-    points = [point.more for point in islice(_points(run, name, group), _LOOK)]
+    points = [point.more for point in islice(_points(run, name, group), _INSPECTED_POINTS)]
     total = any("total" in more for more in points)
     return charted._replace(progress=True, loop=total or any("rate" in more for more in points), total=total)
 
@@ -153,20 +153,20 @@ def _charted(run: Run, registry: Registry, group: str, about: Mapping[str, Any])
 def _points(run: Run, name: str, group: str) -> Iterable[Any]:
     try:
         return (point for point in run.points(name) if point.group == group)
-    except LookupError:  # it was defined, and has no points
+    except LookupError:  # defined, but without points
         return ()
 
 
 def run_dashboard(run: str, charts: Sequence[Chart], datasource: str, *, ranks: bool = True) -> Json:
     """Return the dashboard of a run.
 
-    Its variable ``run`` chooses this run at first; others of the same program can be chosen, too, and compared.
+    The variable ``run`` selects this run by default. The user can select other runs of the same program to compare.
 
     Args:
-        run: the id.
+        run: the run ID.
         charts: at least one.
-        datasource: uid of the data source that is chosen at first.
-        ranks: whether its processes have ranks: lines are named by them.
+        datasource: uid of the data source that is selected by default.
+        ranks: whether the processes have ranks, which are then part of the legend.
     """
     pinned = _SPOILS_REGEX.search(run) is not None
     of_run = f"dl_run_id={quoted(run)}" if pinned else 'dl_run_id=~"$run"'
@@ -178,28 +178,30 @@ def run_dashboard(run: str, charts: Sequence[Chart], datasource: str, *, ranks: 
         variables.append(label_variable(label, query, label.capitalize()))
     panels = _Panels(charts, WHO.replace('dl_run_id=~"$run"', of_run), _LEGEND if ranks else "")
     uid = f"tachograph-run-{hashlib.sha256(run.encode()).hexdigest()[:16]}"
-    about = "Made by 'tachograph init grafana' from what the run has defined."
-    return dashboard(uid, f"Run {literal(run)}", variables, placed(chain(panels.progress(), panels.lines())), about)
+    description = "Written by `tachograph init grafana --run` from the metrics that the run defined."
+    return dashboard(
+        uid, f"Run {literal(run)}", variables, placed(chain(panels.progress(), panels.lines())), description
+    )
 
 
 class _Panels:
     """The panels of a run's charts.
 
     Args:
-        charts: see above.
-        matchers: of every selector.
-        legend: tells the lines of one metric apart.
+        charts: at least one.
+        matchers: label matchers for all selectors.
+        legend: distinguishes the lines of one metric.
     """
 
     def __init__(self, charts: Sequence[Chart], matchers: str, legend: str) -> None:
         self._charts, self._matchers, self._legend = charts, matchers, legend
 
     def progress(self) -> Iterator[_Placed]:
-        """Yield the bars of everything that has an end, and the other gauges of loops."""
+        """Yield the progress bars, and a panel with the rates and remaining times of loops."""
         metrics = [metric for chart in self._charts for metric in chart.metrics if metric.progress]
         bars = [self._bar(metric) for metric in metrics if metric.total or not metric.loop]
         numbers = [query for metric in metrics if metric.loop for query in self._numbers(metric)]
-        height = max(_LOWEST, 1 + 2 * len(bars), 1 + len(numbers))
+        height = max(_MINIMUM_HEIGHT, 1 + 2 * len(bars), 1 + len(numbers))
         if bars:
             yield bar_gauge("Progress", bars, defaults={"min": 0}), _HALF if numbers else WIDTH, height
         if numbers:
@@ -213,22 +215,22 @@ class _Panels:
         return Query(value, name, _look(metric.units, metric.scale), instant=True)
 
     def _numbers(self, metric: Charted) -> Iterator[Query]:
-        asked = [("rate", metric.loop_gauge("rate", "{item}/s"), "{item}/s")]
+        gauges = [("rate", metric.loop_gauge("rate", "{item}/s"), "{item}/s")]
         if metric.total:
-            asked.append(("left", metric.loop_gauge("eta", "s"), "s"))
+            gauges.append(("remaining", metric.loop_gauge("eta", "s"), "s"))
         else:
-            asked.insert(0, ("done", metric.gauge, "{item}"))
-        for what, gauge, unit in asked:
+            gauges.insert(0, ("done", metric.gauge, "{item}"))
+        for what, gauge, unit in gauges:
             name = self._named(metric, f": {what}", _LOOP)
             yield Query(self._of(metric, gauge), name, _look(unit, Axis()), instant=True)
 
     def lines(self) -> Iterator[_Placed]:
-        """Yield the chart of each group."""
+        """Yield a chart for each group."""
         for chart in self._charts:
             metrics = [metric for metric in chart.metrics if not metric.progress]
             if metrics:
-                title, about = literal(chart.title), _over(chart.x)
-                yield time_series(title, self._lines(metrics), description=about), *_CHART
+                description = _describe_x(chart.x)
+                yield time_series(literal(chart.title), self._lines(metrics), description=description), *_CHART
 
     def _lines(self, metrics: Sequence[Charted]) -> list[Query]:
         scales = list(dict.fromkeys(map(_scale, metrics)))
@@ -242,20 +244,20 @@ class _Panels:
         ]
 
     def _named(self, metric: Charted, *more: str) -> str:
-        what, *labels = more or ("",)
-        return " ".join(filter(None, [literal(metric.name) + what, *labels, self._legend]))
+        suffix, *labels = more or ("",)
+        return " ".join(filter(None, [literal(metric.name) + suffix, *labels, self._legend]))
 
     def _of(self, metric: Charted, gauge: str) -> str:
         return selector(gauge, f"otel_scope_name={quoted(metric.scope)}", self._matchers)
 
 
 def _scale(metric: Charted) -> tuple[str, str]:
-    """Return the key of a scale in its group; one without a name is the metric's own."""
+    """Return the key of a metric's scale within its group; a scale without a name belongs to one metric."""
     return (metric.scale.name, "") if metric.scale.name else ("", metric.name)
 
 
 def _axis(metric: Charted, place: int) -> Mapping[str, Any]:
-    """Return where an axis is: Grafana makes one axis of those that have all in common."""
+    """Return the placement of an axis; Grafana merges axes with equal settings."""
     return {
         "custom.axisPlacement": "right" if place % 2 else "left",
         "custom.axisLabel": literal(metric.scale.name or metric.name),
@@ -271,10 +273,10 @@ def _look(units: str, scale: Axis) -> Mapping[str, Any]:
     return look
 
 
-def _over(x: Axis) -> str:
-    """Return a description of an x axis: series of Prometheus have only the time."""
+def _describe_x(x: Axis) -> str:
+    """Describe the x-axis that the run defined; Prometheus series have only the time."""
     if x == Axis():
         return ""
     bounds = [f"{what} {bound:g}" for what, bound in (("from", x.lower), ("to", x.upper)) if bound is not None]
     words = [_MARKDOWN.sub(r"\\\g<0>", literal(x.units) or "x"), *bounds]
-    return f"Recorded over {' '.join(words)}; Grafana draws it over time, the Studio over its own x."
+    return f"Recorded over {' '.join(words)}. Grafana plots it over time; the Studio uses the recorded x-axis."

@@ -1,4 +1,4 @@
-"""``tachograph init grafana``: dashboards, and the files with which Grafana finds them and their data sources."""
+"""``tachograph init grafana``: write dashboards, and the provisioning files that load them and their data sources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tachograph.runs.run import Run
 
 PROMETHEUS_UID, INFLUXDB_UID = "tachograph-prometheus", "tachograph-influxdb"
 PROMETHEUS_URL = "http://localhost:9090"
-_INTERVAL = "5s"  # between two scrapes, as in deploy/prometheus: $__rate_interval follows from it
+_INTERVAL = "5s"  # scrape interval of deploy/prometheus, from which Grafana derives $__rate_interval
 _PROMETHEUS = """\
   - name: Tachograph Prometheus
     uid: {uid}
@@ -41,11 +41,11 @@ _INFLUXDB = """\
       dbName: {database}
       httpMode: POST
 """
-_LONGEST_NAME = 100  # characters of a run's id in a file name
+_LONGEST_NAME = 100  # characters of a run ID in a file name
 
 
 def provider(path: PurePath) -> str:
-    """Return the file that has Grafana load all dashboards of a folder, and again when they change."""
+    """Return the provisioning file that makes Grafana load the dashboards of a folder and reload them on changes."""
     return f"""\
 apiVersion: 1
 providers:
@@ -60,7 +60,7 @@ providers:
 
 
 def datasources(*, prometheus: str | None, influxdb: str | None, database: str = "") -> str:
-    """Return the file that makes data sources, each for the URL of a server; None leaves one out. Empty without any."""
+    """Return the provisioning file for the data sources with these URLs (None omits one), or "" if there is none."""
     parts = []
     if prometheus is not None:
         parts.append(_PROMETHEUS.format(uid=PROMETHEUS_UID, kind=PROMETHEUS, url=_text(prometheus), every=_INTERVAL))
@@ -70,15 +70,15 @@ def datasources(*, prometheus: str | None, influxdb: str | None, database: str =
 
 
 def _text(value: str) -> str:
-    """Return a string of YAML; Grafana would put an environment variable behind a ``$``."""
+    """Return a YAML string; ``$`` is escaped, because Grafana would insert an environment variable."""
     return json.dumps(value, ensure_ascii=False).replace("$", "$$")
 
 
 def contents(options: argparse.Namespace, out: Path) -> tuple[dict[str, Path | str], list[str]]:
-    """Return the text of each file by its path, and in words what a run's dashboard lacks.
+    """Return the text of each file by its path, and a message for each problem with a run.
 
     Raises:
-        LookupError: there is no such run.
+        LookupError: a run does not exist.
         ValueError: an option is missing.
         OSError: the store cannot be read.
     """
@@ -127,7 +127,7 @@ def _files(
 
 
 def _with_datasource(text: str, chosen: dict[str, str | None]) -> str:
-    """Return a dashboard in which another data source is chosen at first."""
+    """Return a dashboard with another default data source."""
     made = json.loads(text)
     for variable in made["templating"]["list"]:
         uid = chosen.get(variable["query"]) if variable["type"] == "datasource" else None
@@ -164,10 +164,10 @@ def add_options(to: argparse.ArgumentParser) -> None:
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Check that an InfluxDB has its database.
+    """Check that ``--influxdb`` comes with a database.
 
     Raises:
-        ValueError: it has none.
+        ValueError: the database is missing.
     """
     if options.influxdb and not (options.influxdb_database or os.environ.get("INFLUXDB_DATABASE")):
         raise ValueError("--influxdb needs --influxdb-database NAME or INFLUXDB_DATABASE")
