@@ -244,7 +244,7 @@ def _route(record: Record, tell: Tell, name: str) -> Record:
 
 def publish_metric(metric_group: str, metric_name: str, metric_value: Any) -> None:
     """Record one value; deprecated: :func:`put_metric` takes the name first."""
-    warn_deprecated("publish_metric(group, name, value) is deprecated: write put_metric(name, value, group)")
+    warn_deprecated("publish_metric(group, name, value) is deprecated: use put_metric(name, value, group)")
     put_metric(metric_name, metric_value, metric_group)
 
 

@@ -64,7 +64,8 @@ def guarded(call: Callable[..., object], *arguments: object) -> None:
         pass_on(error)
         registry.default.count_error("handler")
         where = getattr(call, "__qualname__", repr(call))
-        _log_once(where, "%s raised (further errors are counted): %r", where, error, exc_info=error)
+        message = "metric handler %s raised: %r (further warnings are suppressed; see tachograph.errors)"
+        _log_once(where, message, where, error, exc_info=error)
 
 
 def recorder(group: str, name: str, attributes: Mapping[str, object] | None = None) -> Record:

@@ -75,7 +75,7 @@ def check_handler(handler: object) -> bool:
         TypeError: it does neither, or is a class.
     """
     if isinstance(handler, type):
-        raise TypeError(f"configure() takes an instance: write {handler.__name__}(), not {handler.__name__}")
+        raise TypeError(f"configure() takes an instance: pass {handler.__name__}(), not {handler.__name__}")
     if callable(getattr(handler, "emit", None)):
         return True
     if callable(getattr(handler, "export", None)):

@@ -39,7 +39,7 @@ class WaitCounters:
         self._class: Any = getattr(monitor, "_WaitCounter", None)
         self._keys: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         if self._class is None:
-            _log.warning("this torch has no WaitCounters: nothing is measured")
+            _log.warning("this version of torch has no WaitCounters: not measuring them")
             return
         self._init = init = self._class.__dict__["__init__"]
         self._guard = guard = self._class.__dict__["guard"]
@@ -267,5 +267,5 @@ def _from_environment() -> bool:
     try:
         return given is not None and given.choice(("1", "0")) == "1"
     except ValueError as error:  # zero code: the job goes on
-        _log.warning("%s; no WaitCounter is measured", error)
+        _log.warning("%s; not measuring WaitCounters", error)
         return False

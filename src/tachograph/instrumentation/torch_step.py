@@ -25,7 +25,7 @@ def asks_for_anatomy(environ: Mapping[str, str], *, default: bool) -> bool:
     try:
         return given.boolean() if given else default
     except ValueError as error:
-        log.warning("%s; the default is taken", error)
+        log.warning("%s; using the default", error)
         return default
 
 

@@ -132,7 +132,7 @@ class MetricsLogger:
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in {"self", "journal", "registry"}}
         if counting_tags not in {"tag", "field"}:
-            raise ValueError(f'counting_tags is "tag" or "field", not {counting_tags!r:.100}')
+            raise ValueError(f'counting_tags must be "tag" or "field", not {counting_tags!r:.100}')
         if write_options is None:
             write_options = MertricsLoggerWriteOptions(BATCH_SIZES.get(role, BATCH_SIZE))
         target = InfluxTarget.read(
@@ -215,7 +215,10 @@ class MetricsLogger:
             return
         if self._off or not switch.on:
             if self._closed and switch.on:
-                self._origin.lose("closed", "a point came after close() of its logger (further ones are counted)")
+                self._origin.lose(
+                    "closed",
+                    "dropped a point logged after close() (further warnings are suppressed; see tachograph.dropped)",
+                )
             return
         when = checked_timestamp(timestamp) if timestamp else 0
         more: Mapping[str, str] | None = None
@@ -276,11 +279,12 @@ class MetricsLogger:
     def _shape(self, measurement: str, tags: Mapping[str, object], fields: Mapping[str, object]) -> Shape | None:
         if not isinstance(measurement, str):
             raise TypeError(f"a measurement must be a string, not {type(measurement).__name__}: {measurement!r:.100}")
-        name = check_name(self._prefix + measurement, "name of a point")
+        name = check_name(self._prefix + measurement, "the name of a point")
         if not name:
-            raise ValueError("the name of a point, prefix and measurement, must not be empty")
+            raise ValueError("the name of a point (prefix and measurement) must not be empty")
         if not fields:
-            self._origin.lose("empty", "%r: a point without a field was not logged (further ones are counted)", name)
+            message = "%r: dropped a point without fields (further warnings are suppressed; see tachograph.dropped)"
+            self._origin.lose("empty", message, name)
             return None
         if len(self._shapes) >= _SHAPES:
             self._shapes.clear()

@@ -50,7 +50,7 @@ class Arriving:
         pause = _SHORTEST_WAIT
         while not self._ready():
             if time.monotonic() >= deadline:
-                raise TimeoutError("a value did not arrive from its device")
+                raise TimeoutError("timed out while copying a value from its device")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_WAIT)
         return _plain(self._take())
@@ -110,7 +110,7 @@ def _of_array(value: Any) -> Field:
     if device == "cuda":
         return _from_cuda(value)
     if device != "cpu":
-        raise RuntimeError(f"a tensor on {value.device} cannot be read without waiting for it: log .item() yourself")
+        raise RuntimeError(f"reading a tensor on {value.device} would block: log .item() instead")
     if value.ndim == 0:
         number = value.item()
         return float(number) if hasattr(number, "ndim") else field(number)  # NumPy's long double stays as it is

@@ -57,7 +57,7 @@ class _MetricCurves:
         self, definition: Definition, a_second: float | None, late: Execution | None, registry: Registry
     ) -> None:
         self.definition, self._late = definition, late
-        self.at = f"at, of Metric.record for {definition.key!r},"
+        self.at = f"at= of Metric {definition.key!r}"
         self.by_execution: dict[Execution, CurveRecorder] = {}
         self.home: CurveRecorder | None = None
         self._a_second = a_second
@@ -247,10 +247,10 @@ def _scale(key: str, scale: object) -> MetricScale | None:
 def _a_second(key: str, throttle: object) -> float | None:
     if throttle is None:
         return None
-    found = finite(throttle, f"throttle, of Metric {key!r},")
+    found = finite(throttle, f"throttle= of Metric {key!r}")
     if found <= 0:
         raise ValueError(
-            f"throttle, of Metric {key!r}, is the number of points a second and must be above 0: {throttle!r:.100}; "
-            "write None for a point each value"
+            f"throttle= of Metric {key!r} must be a number of points per second above 0: {throttle!r:.100}; "
+            "pass None to record every value"
         )
     return found

@@ -35,7 +35,7 @@ _Fields = tuple[list[Any], Callable[[Any], object]]  # the keys of an object, an
 
 
 class _NotKeptError(TypeError):
-    """A value has no form in JSON, or is too large."""
+    """A value that cannot be converted to JSON, or is too large."""
 
 
 class Dictionary:
@@ -69,7 +69,10 @@ class Dictionary:
             for key, value in found.items():
                 if key not in self._values and len(self._values) >= MOST_KEYS:
                     self._registry.count_dropped("attribute", "journal")
-                    message = "%s: %r was not kept (further ones are counted): more than %d keys"
+                    message = (
+                        "%s: dropped key %r, there are already %d keys "
+                        "(further warnings are suppressed; see tachograph.dropped)"
+                    )
                     self._log_once("keys", message, self._name, key[:100], MOST_KEYS)
                     continue
                 self._values[key] = value
@@ -100,7 +103,7 @@ class Dictionary:
 
     def _lose(self, why: str, key: str) -> None:
         self._registry.count_dropped("attribute", "journal")
-        self._log_once(key, "%s: %r was not kept: %s", self._name, key[:100], why)
+        self._log_once(key, "%s: dropped key %r: %s", self._name, key[:100], why)
 
 
 def _json_form(name: str, value: object, depth: int, items: Iterator[int]) -> Any:
@@ -129,7 +132,7 @@ def _json_form(name: str, value: object, depth: int, items: Iterator[int]) -> An
     if isinstance(value, str):
         return masked(name, encodable(str.__str__(value)))[:_TEXT]
     if depth >= _DEPTH:
-        raise _NotKeptError(f"it is nested more than {_DEPTH} deep")
+        raise _NotKeptError(f"it is nested more than {_DEPTH} levels deep")
     if fields is not None:
         keys, read_field = fields
         by_text = {encodable(str(key))[:_TEXT]: read_field(key) for key in keys}
@@ -161,7 +164,7 @@ def _parts_of(value: object) -> Iterable[object]:
         return cast("list[object]", value.tolist())
     if isinstance(value, Sequence | AbstractSet) and not isinstance(value, bytes | bytearray | memoryview):
         return value
-    raise _NotKeptError(f"{type(value).__name__} has no form in JSON")
+    raise _NotKeptError(f"{type(value).__name__} cannot be converted to JSON")
 
 
 def _fields_or_error(values: object, name: str) -> _Fields:

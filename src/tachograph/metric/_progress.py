@@ -364,18 +364,18 @@ class Loop:
             pass_on(error)
             self._bar = None
             registries.default.count_error("progress")
-            _log.warning("progress: the bar is not drawn any more: %s: %s", type(error).__name__, error)
+            _log.warning("progress: stopped drawing the progress bar: %s: %s", type(error).__name__, error)
 
 
 def _bar(title: str, total: int | None, place: int) -> Bar | None:
     try:
         return NotebookBar(title, total) if in_notebook() else TerminalBar(title, total, stays=place == 1)
     except ImportError:
-        _log_once("tqdm", "progress: no bar is drawn, tqdm is not installed")
+        _log_once("tqdm", "progress: cannot draw a progress bar because tqdm is not installed: pip install tqdm")
     except Exception as error:  # noqa: BLE001 - a terminal that is none
         pass_on(error)
         registries.default.count_error("progress")
-        _log_once("bar", "progress: no bar is drawn", level=logging.ERROR, exc_info=True)
+        _log_once("bar", "progress: could not draw the progress bar", level=logging.ERROR, exc_info=True)
     return None
 
 
@@ -425,7 +425,7 @@ def progress(
     if hasattr(iterable, "__aiter__"):
         return _async_items(iterable, key, group, items)
     if not hasattr(iterable, "__iter__") and not hasattr(iterable, "__getitem__"):
-        raise TypeError(f"progress goes through an iterable, not {type(iterable).__name__}: {iterable!r:.100}")
+        raise TypeError(f"progress() takes an iterable, not {type(iterable).__name__}: {iterable!r:.100}")
     return _items(iterable, key, group, items)
 
 
@@ -491,6 +491,6 @@ def _guarded(step: Callable[[], Any], loop: Loop) -> Any:
     except Exception as error:  # noqa: BLE001 - the one guard around it: it is counted and said
         pass_on(error)
         registries.default.count_error("progress")
-        _log.exception("progress: a loop is not recorded any more")
+        _log.exception("progress: stopped recording a loop")
         loop.forget(current.get())
         return None

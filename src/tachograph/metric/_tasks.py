@@ -61,7 +61,7 @@ class _Stretch(Span):
         except Exception as failure:  # noqa: BLE001 - the one guard around it: the function's own result or error matters more
             pass_on(failure)
             registry.default.count_error("task")
-            message = "the last points of task %r are lost (further ones are counted)"
+            message = "lost the last points of task %r (further warnings are suppressed; see tachograph.errors)"
             _log_once(("end", self._execution.name), message, self._execution.name, level=logging.ERROR, exc_info=True)
         if self._inner is not None:
             self._inner.end(error, seconds, into)
@@ -132,9 +132,9 @@ def _decorated(fn: Any, what: str, name: str | None, ignored: dict[str, Any]) ->
     if ignored:
         _log_once(
             what,
-            "%s: %s ignored: the function runs in place, nothing is scheduled, cached or tried again",
+            "%s: ignoring %s: the function runs in this process, without scheduling, caching or retries",
             what,
-            ", ".join(ignored) + (" is" if len(ignored) == 1 else " are"),
+            ", ".join(ignored),
         )
     if fn is None:
         return lambda found: _executed(found, what, name)

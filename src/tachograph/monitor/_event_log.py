@@ -53,7 +53,7 @@ class EventHandlerHandle:
     token: deque[bool]
 
     def __init__(self) -> None:
-        raise TypeError("an EventHandlerHandle comes from register_event_handler(callback): it cannot be made")
+        raise TypeError("EventHandlerHandle cannot be instantiated: call register_event_handler(callback)")
 
 
 class _Outgoing:
@@ -140,7 +140,7 @@ class EventLog:
             )
         with self._changing:
             if handle not in self._handles:
-                raise ValueError("this event handler is not registered (any more)")
+                raise ValueError("this event handler is not registered")
             self._keep(tuple(other for other in self._handles if other is not handle))
             handle.active = False
         self._await_end_of(handle)
@@ -307,7 +307,10 @@ class EventLog:
         lost = len(pending)
         pending.clear()
         self._registry.count_dropped("feedback", "handler", lost)
-        message = "event handlers log events without end: they do not get the rest (further ones are counted)"
+        message = (
+            "event handlers keep logging events from inside handlers: the rest is exported, but not passed to "
+            "handlers (further warnings are suppressed; see tachograph.dropped)"
+        )
         self._log_once("feedback", message)
 
     def hand_over(self) -> None:
@@ -426,9 +429,8 @@ class EventLog:
         self._registry.count_error("handler")
         if not handle.said:
             handle.said = True
-            _log.warning(
-                "event handler %r raised (further errors are counted): %r", handle.callback, error, exc_info=error
-            )
+            message = "event handler %r raised: %r (further warnings are suppressed; see tachograph.errors)"
+            _log.warning(message, handle.callback, error, exc_info=error)
 
 
 def _is_empty(error: Exception) -> bool:

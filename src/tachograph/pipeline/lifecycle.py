@@ -93,7 +93,7 @@ def start(**settings: Unpack[Keywords]) -> Pipeline:
                 check_keywords(settings)
                 asked = read_settings(os.environ, **settings)
             except (ValueError, TypeError) as error:
-                _log.warning("start() was not heeded, the program goes on without its destinations: %s", error)
+                _log.warning("start() failed, continuing without telemetry export: %s", error)
                 return Pipeline(read_settings({}), registry.default, idle=True)
             _describe(asked)
             return runtime.run_beside(host, asked, _named(settings))
@@ -106,8 +106,8 @@ def start(**settings: Unpack[Keywords]) -> Pipeline:
         elif running is not None:
             if running.settings != asked:
                 raise RuntimeError(
-                    f"tachograph runs already with other settings ({_differences(running.settings, asked)}): "
-                    "call tachograph.shutdown() before you start() it with these"
+                    f"tachograph is already running with other settings ({_differences(running.settings, asked)}): "
+                    "call tachograph.shutdown() before calling start() with new settings"
                 )
             if running.started_again():
                 _describe(asked)
@@ -257,14 +257,14 @@ def _at_exit() -> None:
         _Exit.room.close()
         _Exit.room = None
     if runtime.waiting and text(os.environ, *RANK_VARIABLES) and not is_ending() and runtime.again is not None:
-        with _guarded("what a late rank has recorded"):
+        with _guarded("data of a process that became a rank late"):
             runtime.again()
     pipeline, timeout = runtime.pipeline, EXIT_TIMEOUT
     if pipeline is not None:
-        with _guarded("the last events"):
+        with _guarded("the final events"):
             timeout = pipeline.hand_on()
         began = time.monotonic()
-        with _guarded("the last values"):
+        with _guarded("the final values"):
             pipeline.hand_over(timeout)
         timeout -= time.monotonic() - began
     _Exit.timeout = timeout
@@ -278,19 +278,19 @@ def at_last() -> None:
     """
     pipeline, deadline = runtime.pipeline, time.monotonic() + _Exit.timeout
     if pipeline is None:
-        with _guarded("what was recorded without a start()"):
+        with _guarded("data recorded without start()"):
             count_helper() if runtime.waiting else say_undelivered()
         runtime.waiting = False
     running = pipeline is not None and pipeline.running
     takes_events = journal.default.kept
     if pipeline is not None:
-        with _guarded("what start() has added"):
+        with _guarded("data of further start() calls"):
             pipeline.end_guests()
-        with _guarded("the rest"):
+        with _guarded("the remaining data"):
             pipeline.shutdown(max(deadline - time.monotonic(), EXIT_TIMEOUT / 4), exiting=True)
     if not running:  # else it has closed them
         for route in runtime.configured():
-            with _guarded("a destination"):
+            with _guarded("data queued for a destination"):
                 route.destination.close(max(deadline - time.monotonic(), CLOSING))
     if pipeline is not None:
         pipeline.await_signal()
@@ -346,7 +346,7 @@ def _guarded(part: str) -> Iterator[None]:
         with contextlib.suppress(MemoryError):
             registry.default.count_error("exit")
         with contextlib.suppress(MemoryError):
-            _log.exception("%s could not be delivered at the end of the process", part)
+            _log.exception("could not export %s at the end of the process", part)
 
 
 def _before_fork() -> None:

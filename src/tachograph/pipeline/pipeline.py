@@ -157,7 +157,7 @@ class Pipeline:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             self._registry.count_error("start")
-            _log.warning("no file descriptor is left: the program goes on without %s", part)
+            _log.warning("out of file descriptors, continuing without %s: raise the limit (ulimit -n)", part)
 
     def _connect(self) -> None:
         settings, providers = self.settings, self._providers
@@ -222,7 +222,7 @@ class Pipeline:
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
             host = Setting("OTEL_EXPORTER_PROMETHEUS_HOST or prometheus_host=", settings.prometheus_host)
-            raise host.wrong("an address of this machine is allowed") from None
+            raise host.wrong("expected an address of this machine") from None
         self.metrics_url = self._endpoint.url
 
     def _renamed(self) -> None:
@@ -416,7 +416,7 @@ class Pipeline:
         except Exception as error:  # noqa: BLE001 - out of memory, say: the program's own error matters more
             pass_on(error)
             self._registry.count_error("end")
-            _log.error("not everything could be delivered at the end: %r", error)
+            _log.error("could not export all recorded data at shutdown: %r", error)
         finally:
             self._ending.release()
         if self._on_ended is not None and not exiting:
@@ -438,7 +438,10 @@ class Pipeline:
         patience = max(_left(self.last_moment or last_moment), EXIT_TIMEOUT)
         if not self._collection.wait(patience):  # a tick is at work
             self._registry.count_error("end")
-            _log.error("what was recorded last is lost: a collection hangs, in a callback of an instrument or a source")
+            _log.error(
+                "lost the last recorded data because a collection did not finish: check the callbacks of "
+                "your observable instruments"
+            )
         deadline += time.monotonic() - began
         if not exiting:
             deadline = min(deadline, time.monotonic() + self.hand_on(_left(deadline), metrics=True))
@@ -533,8 +536,8 @@ class Pipeline:
 
     def _repr_html_(self) -> str:
         """Return a table of where it delivers, which a notebook shows."""
-        about = {"run": self.settings.run_id, "drawn at": self.hub_url, "metrics at": self.metrics_url}
-        return table_html({**about, "state": "delivers" if self.running else "has ended"})
+        about = {"run": self.settings.run_id, "page": self.hub_url, "metrics": self.metrics_url}
+        return table_html({**about, "state": "running" if self.running else "ended"})
 
     def __enter__(self) -> Pipeline:  # noqa: PYI034 - there are no subclasses, and typing.Self needs CPython 3.11
         """Return itself."""

@@ -154,7 +154,7 @@ def check_keywords(given: Iterable[str]) -> None:
     for name in given:
         if name not in known:
             near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}=?" if near else f"it takes {', '.join(known)}"
+            hint = f"did you mean {near[0]}=?" if near else f"use one of {', '.join(known)}"
             raise TypeError(f"start() has no argument {name!r:.200}: {hint}")
 
 
@@ -338,9 +338,11 @@ def _influx(environ: Mapping[str, str]) -> InfluxTarget:
     """Return the target of ``influxdb``, as the ``INFLUXDB_*`` variables name it."""
     target = InfluxTarget.read(environ)
     if target is None:
-        raise ValueError("INFLUXDB_HOST is not set: the exporter 'influxdb' writes to the host or URL that it names")
+        raise ValueError("INFLUXDB_HOST is not set: set it to the host or URL that the exporter 'influxdb' writes to")
     if find_spec("influxdb_client") is None:
-        raise ValueError(f"the exporter 'influxdb' needs its client: {install_command('influxdb')}")
+        raise ValueError(
+            f"the exporter 'influxdb' requires influxdb-client, which is not installed: {install_command('influxdb')}"
+        )
     return target
 
 
@@ -357,7 +359,7 @@ def _exporters(signal: Signal, environ: Mapping[str, str], chosen: object, endpo
         if not any(wanted is other or (_is_named(wanted) and wanted == other) for other in found):
             found.append(wanted)
     if "none" in found and len(found) > 1:
-        raise given.wrong("'none' is allowed alone only")
+        raise given.wrong("'none' cannot be combined with other exporters")
     return tuple(part for part in found if part != "none")
 
 
@@ -370,7 +372,7 @@ def _parts(given: Setting) -> list[object]:
     for part in parts:
         if not isinstance(part, str) and (isinstance(part, type) or not _exports(part)):
             handler = given.source == "metrics=" and callable(getattr(part, "emit", None))
-            hint = " (a handler: configure(handler) for each point, HandlerExporter(handler) here)" if handler else ""
+            hint = " (this is a handler: call configure(handler), or pass HandlerExporter(handler))" if handler else ""
             raise Setting(given.source, part).wrong_type(f"a name, an exporter, or a sequence of them{hint}")
     return parts
 
@@ -388,7 +390,7 @@ def _check_object(signal: Signal, given: Setting, exporter: object) -> None:
     fitting = signals_of(exporter)
     if fitting and signal not in fitting:
         where = " or ".join(f"{other}=" for other in SIGNALS if other in fitting)
-        raise Setting(given.source, exporter).wrong_type(f"an exporter of {signal} (this one belongs into {where})")
+        raise Setting(given.source, exporter).wrong_type(f"an exporter of {signal} (pass this one as {where})")
     if is_reader(exporter):
         from tachograph.exporters.reader_feed import unfit
 
@@ -408,7 +410,7 @@ def _name(signal: Signal, given: Setting, part: str) -> str | EntryPointExporter
     if name in standard:
         return EntryPointExporter(signal, name)
     allowed = (*_BUILT_IN[signal], *sorted(ours), *sorted(standard - ours - set(_BUILT_IN[signal])))
-    raise given.wrong(f"{name!r:.100} is no exporter of {signal}; allowed are {', '.join(allowed)}")
+    raise given.wrong(f"unknown {signal} exporter {name!r:.100}: use one of {', '.join(allowed)}")
 
 
 def _attributes(resource: Mapping[str, AttributeValue] | None) -> Attributes:
@@ -433,7 +435,7 @@ def _path(keyword: str, value: str | os.PathLike[str] | None) -> Path | None:
     try:
         return Path(system_text(os.fspath(value))).expanduser()
     except RuntimeError:
-        raise given.wrong("there is no such home directory") from None
+        raise given.wrong("the home directory does not exist") from None
 
 
 def _host(given: Setting, *, serves: bool) -> str:
@@ -443,7 +445,7 @@ def _host(given: Setting, *, serves: bool) -> str:
         try:
             socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except (OSError, ValueError):
-            raise given.wrong("a host that resolves is allowed, without a port and without brackets") from None
+            raise given.wrong("expected a host that resolves, without a port and without brackets") from None
     return host
 
 

@@ -56,7 +56,7 @@ class Decorator:
         if not callable(fn):
             raise TypeError(
                 f"prof decorates functions, methods and classes, not {type(fn).__name__}: {fn!r:.100}. "
-                "A group is written @prof(group=…)"
+                "Pass a group as @prof(group=…)"
             )
         name = check_name(metric_name(fn))
         if not registry.default.enabled:
@@ -124,5 +124,5 @@ def prof(fn: Any = None, group: str = DEFAULT_GROUP) -> Any:
 
 def profile(group: str | None = None) -> Decorator:
     """Measure each call under the bare name of the function; deprecated: write ``@prof(group=…)``."""
-    warn_deprecated("profile is deprecated: write @prof(group=…)")
+    warn_deprecated("profile is deprecated: use @prof(group=…)")
     return Decorator(DEFAULT_GROUP if group is None else group, heard_as=group, bare=True)

@@ -81,7 +81,7 @@ def number(value: object, what: str) -> Number:
         TypeError: it is a bool, a string, None, or anything else that is no number here and now.
     """
     if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
-        raise TypeError(f"{what} must be a number, not the bool {shown(value)}: write 0 or 1 if you mean that")
+        raise TypeError(f"{what} must be a number, not the bool {shown(value)}: pass 0 or 1 instead")
     if value is None or isinstance(value, str | bytes):
         raise TypeError(f"{what} must be a number, not {type(value).__name__}: {shown(value)}")
     try:
@@ -89,7 +89,9 @@ def number(value: object, what: str) -> Number:
     except TypeError as error:
         raise TypeError(f"{what} must be a number: {error}") from None
     if isinstance(found, Pending):
-        raise TypeError(f"{what} must be a number of the host, not one on {getattr(value, 'device', 'a device')}")
+        raise TypeError(
+            f"{what} must be a number in host memory, not on {getattr(value, 'device', 'a device')}: pass .item()"
+        )
     return found
 
 
@@ -183,9 +185,7 @@ class MetricScale:
 
     def __post_init__(self) -> None:
         if self.name is not None and not check_name(self.name, "the name of a MetricScale"):
-            raise ValueError(
-                "the name of a MetricScale must not be empty: leave it out for an axis of the metric's own"
-            )
+            raise ValueError("the name of a MetricScale must not be empty: omit it for a custom x-axis")
         if not isinstance(self.progress, bool):
             raise TypeError(f"progress must be a bool, not {type(self.progress).__name__}: {self.progress!r:.100}")
         of = "a MetricScale" if self.name is None else f"MetricScale {self.name!r}"
@@ -314,8 +314,8 @@ def _one_name(key: str, what: str, said: MetricGroup | MetricScale | None, wante
     names = [found.name for found in (said, wanted) if found is not None and found.name is not None]
     if len(set(names)) > 1:
         raise ValueError(
-            f"Metric {key!r} has the {what} {names[0]!r} already, and not {names[1]!r}: within an execution, "
-            f"all of one key have the same {what}"
+            f"Metric {key!r} already has the {what} {names[0]!r}, not {names[1]!r}: within one execution, use the same "
+            f"{what} for a key"
         )
     return names[0] if names else None
 
@@ -325,7 +325,7 @@ def _one_look(what: str, known: Sequence[Look]) -> Look:
     for found in configured[1:]:
         if found != configured[0]:
             raise ValueError(
-                f"{what} was already defined as {configured[0]}, and not {found}: "
-                "define it once, and use that object or only its name elsewhere"
+                f"{what} is already defined as {configured[0]}, not {found}: "
+                "define it once, and pass that object or its name everywhere else"
             )
     return configured[0] if configured else known[-1]

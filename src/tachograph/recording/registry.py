@@ -169,7 +169,7 @@ class Registry:
 
     def _point_source_failed(self, error: Exception) -> None:
         self.count_error("curves")
-        self._log_once("curves", "points of a curve are lost: %r", error, level=logging.ERROR, exc_info=error)
+        self._log_once("curves", "lost points of a curve: %r", error, level=logging.ERROR, exc_info=error)
 
     def collect(
         self, pace: Callable[[], None] | None = None, reader: IntervalReader | None = None

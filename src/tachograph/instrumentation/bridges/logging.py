@@ -189,7 +189,7 @@ def _text(of: object) -> str:
         return str(of)
     except Exception as error:  # noqa: BLE001 - the border to the program's __str__
         pass_on(error)
-        return f"(the text of this {type(of).__name__} cannot be had)"
+        return f"(the text of this {type(of).__name__} cannot be read)"
 
 
 def _masked(said: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
