@@ -29,14 +29,14 @@ unconfigured: Emits = _Unconfigured()
 
 
 class MetricStream:
-    """A metric group and its handler, as that was when the stream was made."""
+    """A metric group with the handler that was configured when the stream was created."""
 
     def __init__(self, group_name: str, handler: Emits) -> None:
         self.group_name = group_name
         self.handler = handler
 
     def add_value(self, metric_name: str, metric_value: Any) -> None:
-        """Record one point, and hand it to the handler."""
+        """Record one point and pass it to the handler."""
         if silences(self.handler):
             return
         recorder(self.group_name, metric_name)(metric_value)

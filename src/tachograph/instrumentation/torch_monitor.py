@@ -186,11 +186,11 @@ _log = logging.getLogger("tachograph")
 
 
 class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Sends the events and Stats of the real ``torch.monitor`` to the exporters of :func:`tachograph.start`.
+    """Export the events and Stats of torch's own ``torch.monitor`` through the exporters of :func:`tachograph.start`.
 
-    Events become log records; those of Stats also the gauges and sums of :class:`tachograph.monitor.Stat`.
-    ``opentelemetry-instrument`` loads it by its entry point. It imports no torch, but waits until the program does. Any
-    number of threads may log: these handlers cannot cause torch's own deadlock.
+    Events become log records; Stats also become the gauges and sums of :class:`tachograph.monitor.Stat`.
+    ``opentelemetry-instrument`` loads this instrumentor. It does not import torch, but waits until the program does.
+    Any number of threads may log: its handlers cannot cause the deadlock in torch.
     """
 
     _hook: ImportHook | None = None

@@ -16,7 +16,7 @@ _log_once = LogOnce()
 
 
 def get_system_metrics() -> dict[str, int | float | str]:
-    """Return ``cpu_usage`` (percent), ``mem_used`` and ``mem_total`` (MB), read a moment ago; empty where unknown."""
+    """Return recent values of ``cpu_usage`` (percent), ``mem_used`` and ``mem_total`` (MB); empty if unknown."""
     return _read("system_fields")
 
 

@@ -19,10 +19,10 @@ _PORTS = range(1, 65_536)
 
 @dataclass(frozen=True)
 class MertricsLoggerWriteOptions:
-    """Options of a logger's writes to its InfluxDB; spelled as the original has it.
+    """Options of a logger's writes to InfluxDB, spelled as in the original.
 
     Attributes:
-        batch_size: points in one write, at most.
+        batch_size: the maximum number of points in one write.
     """
 
     batch_size: int = 5_000

@@ -195,33 +195,33 @@ _summary = Dictionary(SUMMARY, registry=default_registry, journal=default_journa
 
 
 def config(values: object) -> None:
-    """Keep the configuration of the run: hyperparameters, paths, flags. Called again, it adds to it.
+    """Record the configuration of the run: hyperparameters, paths, flags. Further calls add to it.
 
-    It lies beside the curves: on the page, in ``tachograph runs show`` and in :attr:`tachograph.runs.Run.config`.
-    Nested mappings become keys with dots (``optimizer.lr``). Values that JSON has are kept as they are: numbers,
-    booleans, strings, None, and lists and mappings of these at any depth. Tuples, ranges, sets and arrays become lists.
-    A ``Decimal``, a ``Fraction`` and an array of one element become numbers. A path, an enumeration's member, a type or
-    function, a ``torch.dtype`` and a ``torch.device`` become strings. Strings under a name such as ``api_key`` or
-    ``password`` are kept as ``***``, and user and password in a URL as well. A run keeps at most 512 keys, and at most
-    10,000 items in the value of a key. A value that cannot be kept is counted, and a warning names its key.
+    The configuration appears on the run's page, in ``tachograph runs show`` and in :attr:`tachograph.runs.Run.config`.
+    Nested mappings become keys with dots (``optimizer.lr``). JSON values are stored as they are: numbers, booleans,
+    strings, None, and lists and mappings of these at any depth. Tuples, ranges, sets and arrays become lists. A
+    ``Decimal``, a ``Fraction`` and an array of one element become numbers. A path, an enum member, a type, a function,
+    a ``torch.dtype`` and a ``torch.device`` become strings. Strings under a name such as ``api_key`` or ``password``
+    are stored as ``***``; so are the user and password in a URL. A run stores at most 512 keys and at most 10,000 items
+    per key. A value that cannot be stored is dropped and counted, and a warning names its key.
 
     Args:
         values: a mapping, an ``argparse.Namespace`` or a dataclass.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: the values have another type.
     """
     _config.merge(values)
 
 
 def summary(values: object) -> None:
-    """Keep results of the run: its final accuracy, its best epoch. Called again, it adds to them, and newer ones win.
+    """Record results of the run, such as its final accuracy. Further calls add to them, and newer values win.
 
     Args:
         values: a mapping, an ``argparse.Namespace`` or a dataclass; see :func:`config`.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: the values have another type.
     """
     _summary.merge(values)
 

@@ -394,28 +394,28 @@ def progress(
 def progress(
     iterable: Any, key: str = "progress", *, group: str | MetricGroup | None = None, total: int | None = None
 ) -> Any:
-    """Go through anything item by item, and record and show how far that is.
+    """Iterate over items, show a progress bar, and record the progress.
 
-    Write ``for item in progress(items)``. An item counts when it is done, that is when the next one is asked for. The
-    journal gets a point at the start, one every 0.1 s, and one at the end, also of a loop that is left early: ``value``
-    (items done), ``rate`` (items a second since the start) and, where the length is known, ``total`` and ``eta``
-    (seconds); gauges are ``<key>``, ``<key>.rate``, ``<key>.total`` and ``<key>.eta``. If stderr is a terminal, a
-    bar is drawn there, and in a notebook in the cell's output: that of ``tqdm.notebook``, or HTML without ipywidgets.
+    Use it as ``for item in progress(items)``. An item counts as done when the loop asks for the next one. A point is
+    recorded at the start, every 0.1 s, and at the end, also if the loop breaks: ``value`` (items done), ``rate`` (items
+    per second since the start) and, if the length is known, ``total`` and ``eta`` (seconds). The gauges are ``<key>``,
+    ``<key>.rate``, ``<key>.total`` and ``<key>.eta``. The bar is drawn on stderr if that is a terminal, and in a
+    notebook in the cell's output (with ``tqdm.notebook``, or as HTML without ipywidgets).
 
-    Loops may be nested and repeated: the second of a key is ``<key>#2``, and so on. Of many short ones, 100 at once and
-    10 a second are recorded.
+    Loops can be nested and repeated: the second loop of a key is ``<key>#2``, and so on. Of many short loops, the first
+    100 at once and 10 per second are recorded.
 
     Args:
-        iterable: its items are taken one by one as they come; those of an async iterable with ``async for``.
-        key: names the metric.
-        group: its chart, or only the name of it.
-        total: how many items there will be; by default ``len(iterable)``, where it has one.
+        iterable: the items, or an async iterable for ``async for``; items are fetched one at a time.
+        key: the metric's name.
+        group: its chart, or the chart's name.
+        total: the number of items; by default ``len(iterable)``, if it has a length.
 
     Returns:
-        A generator; an async one for an async iterable.
+        A generator; an async generator for an async iterable.
 
     Raises:
-        TypeError: it cannot be iterated, or an argument is of another type.
+        TypeError: ``iterable`` is not iterable, or an argument has the wrong type.
         ValueError: the key is empty or too long, or ``total`` is negative.
     """
     check_name(key, "metric name")

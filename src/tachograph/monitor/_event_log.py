@@ -40,7 +40,7 @@ Handler = Callable[[Event], object]
 
 
 class EventHandlerHandle:
-    """The handle that :func:`~tachograph.monitor.register_event_handler` returns; it cannot be made."""
+    """The handle that :func:`~tachograph.monitor.register_event_handler` returns. It cannot be instantiated."""
 
     __slots__ = ("active", "callback", "owner", "said", "token")
     callback: Handler
@@ -171,13 +171,14 @@ class EventLog:
         tracing: Callable[[str], object] | None = None  # once the program has OpenTelemetry's API
 
         def log_event(event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - a call costs as much as all of it
-            """Log an event: to the exporters, if there are any, and to every handler, in this thread.
+            """Log an event: pass it to the exporters, if any, and to every handler, in this thread.
 
-            Returns when every handler has had it. Inside a handler it returns at once: the event's turn is after the
-            one that the handler was given. Exceptions of a handler are counted and logged once; the others still run.
+            This returns when every handler has returned. Inside a handler it returns at once, and handlers receive the
+            new event after the current one. An exception of a handler is counted and logged once; the other handlers
+            still run.
 
             Raises:
-                TypeError: it is no :class:`~tachograph.monitor.Event`.
+                TypeError: the argument is not an :class:`~tachograph.monitor.Event`.
             """
             nonlocal tracing
             try:

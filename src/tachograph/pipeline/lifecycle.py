@@ -53,37 +53,39 @@ _log = logging.getLogger("tachograph")
 
 
 def start(**settings: Unpack[Keywords]) -> Pipeline:
-    """Deliver the values and events of this process, in the background, until its end.
+    """Export the values and events of this process in the background until it ends.
 
-    Without arguments, and with no ``OTEL_*`` variable set, it serves ``/metrics`` for Prometheus on 127.0.0.1, port
-    9464 plus the local rank (the next free one where that is taken; see ``metrics_url``), and nothing else. An OTLP
-    endpoint, as argument or variable, adds OTLP for metrics, traces and logs. Arguments win over ``OTEL_*`` variables,
-    which win over ``TACHOGRAPH_*`` ones.
+    Without arguments and without ``OTEL_*`` variables, this serves ``/metrics`` for Prometheus on 127.0.0.1, port 9464
+    plus the local rank (or the next free port; see ``Pipeline.metrics_url``), and does nothing else. An OTLP endpoint,
+    given as an argument or a variable, adds OTLP for metrics, traces and logs. Arguments win over ``OTEL_*`` variables,
+    which win over ``TACHOGRAPH_*`` variables.
 
-    A program that has set up a meter provider of its own keeps it: everything recorded leaves through that one, and
-    beside it only to the ``metrics`` that are named in this call. Events leave through its logger provider, unless
-    ``logs`` are named in this call.
+    If the program has set its own meter provider, Tachograph keeps it and exports all metrics through it, and
+    additionally to the ``metrics`` exporters named in this call. Events go through the program's logger provider unless
+    this call names ``logs`` exporters.
+
+    Under zero code (``tachograph run``, ``opentelemetry-instrument``) a pipeline is already running. This call then
+    adds its destinations to that pipeline until you call :meth:`~tachograph.Pipeline.shutdown` on the result. A wrong
+    value is logged instead of raised, and the result exports nothing.
 
     Args:
-        **settings: see :func:`tachograph.pipeline.settings.read_settings`, which has them all: ``metrics``, ``traces``,
-            ``logs``, ``endpoint``, ``protocol``, ``headers``, ``timeout``, ``compression``, ``interval``,
+        **settings: the keyword arguments of :func:`tachograph.pipeline.settings.read_settings`: ``metrics``,
+            ``traces``, ``logs``, ``endpoint``, ``protocol``, ``headers``, ``timeout``, ``compression``, ``interval``,
             ``service_name``, ``run_id``, ``resource``, ``resource_labels``, ``prometheus_host``, ``prometheus_port``,
-            ``prometheus_registry``, ``store``, ``jsonl``, ``set_global``, ``join``, ``hub``, ``tags``, ``notes``.
+            ``prometheus_registry``, ``store``, ``jsonl``, ``system_metrics``, ``set_global``, ``join``, ``hub``,
+            ``tags``, ``notes``.
 
     Returns:
-        The running pipeline, a context manager. Called again with the same settings, the same one: of several ``with``
-        statements the last one out ends it, and none does where a ``start()`` has none. In a helper process
-        of a rank (a data-loader worker, say), and with ``OTEL_SDK_DISABLED=true``, one that delivers nothing; where a
-        helper joins a process group of ``torch.distributed``, it is a rank, and delivers from then on.
-
-    Under zero code (``tachograph run``, ``opentelemetry-instrument``) a pipeline runs already: these destinations are
-    added to it until the :meth:`~tachograph.Pipeline.shutdown` of the result, and a wrong value is a line in the
-    log and a pipeline that delivers nothing.
+        The running pipeline, which is a context manager. A second call with the same settings returns the same
+        pipeline. If several ``with`` statements use it, the last one to exit shuts it down, unless one ``start()`` was
+        called without ``with``. In a helper process of a rank, such as a data loader worker, and with
+        ``OTEL_SDK_DISABLED=true``, the pipeline exports nothing. A helper that joins a ``torch.distributed`` process
+        group becomes a rank and exports from then on.
 
     Raises:
-        ValueError: a wrong value; the message names where it was given and the allowed ones.
-        TypeError: an unknown argument, or one of a wrong type.
-        RuntimeError: it runs already with other settings.
+        ValueError: a value is wrong; the message names the argument or variable and the allowed values.
+        TypeError: an argument is unknown or has the wrong type.
+        RuntimeError: Tachograph is already running with other settings.
     """
     with runtime.lock:
         host = running_pipeline()
@@ -193,13 +195,12 @@ def running_pipeline() -> Pipeline | None:
 
 
 def shutdown(timeout: float | None = None) -> None:
-    """Deliver everything recorded so far and stop delivering; recording goes on in memory.
+    """Export everything recorded so far and stop exporting. Recording continues in memory.
 
-    It takes no longer than the end of the process does, see :meth:`tachograph.Pipeline.shutdown`, and no longer than
-    ``timeout`` seconds, where that is less.
-
-    If a ``start()`` is ended, the exporters of ``configure`` and the databases of a ``MetricsLogger`` go on.
-    Does nothing where nothing runs. Under zero code it takes off only the destinations that :func:`start` has added.
+    This takes no longer than ``timeout`` seconds, and no longer than :meth:`tachograph.Pipeline.shutdown` takes without
+    a timeout. It ends only what ``start()`` began: exporters passed to ``configure`` and the databases of a
+    ``MetricsLogger`` continue. Under zero code it removes only the destinations that :func:`start` added. It does
+    nothing if no pipeline is running.
     """
     running = runtime.pipeline
     if running is None:

@@ -268,13 +268,13 @@ class Pipeline:
         self._identity.wait_no_longer()
 
     def flush(self, timeout: float = 5.0) -> bool:
-        """Deliver everything recorded so far.
+        """Export everything recorded so far.
 
         Args:
             timeout: seconds to wait at most.
 
         Returns:
-            Whether every destination has taken it.
+            Whether every destination accepted the data in time.
         """
         return all(self._flush(timeout)) if self.running and os.getpid() == self._pid else True
 
@@ -393,14 +393,14 @@ class Pipeline:
             self._ending.release()
 
     def shutdown(self, timeout: float | None = None, *, exiting: bool = False) -> None:
-        """Deliver everything recorded so far, and end; recording goes on in memory, for a later ``start()``.
+        """Export everything recorded so far and stop. Recording continues in memory for a later ``start()``.
 
-        It takes as long as the end of the process does: a second where no destination takes anything, and up to ten
-        where one goes on taking batches. The rest is counted as dropped.
+        This takes as long as at the end of the process: at most one second if no destination accepts data, and at most
+        ten seconds while one keeps accepting it. The rest is dropped and counted.
 
         Args:
-            timeout: seconds that it may take at most, if that is less.
-            exiting: the process ends right after it; a provider of the program's own collects once more, then.
+            timeout: a shorter limit, in seconds.
+            exiting: whether the process ends right after this call; the program's own provider then collects once more.
         """
         if (not self.running and not self._ending.locked()) or os.getpid() != self._pid:
             if exiting and os.getpid() == self._pid:
@@ -506,7 +506,7 @@ class Pipeline:
 
     @property
     def running(self) -> bool:
-        """Tell whether it still delivers."""
+        """Whether the pipeline is still exporting."""
         return not self._collection.closed
 
     def before_fork(self) -> None:

@@ -128,16 +128,16 @@ def _check_axis(of: str, units: object, lower: object, upper: object) -> tuple[f
 
 @dataclass(frozen=True)
 class MetricGroup:
-    """Metrics that share a chart, and its x axis.
+    """A chart: metrics of one group share it and its x-axis.
 
     Args:
-        name: of the group; the instrumentation scope of its gauges.
-        units: of the x axis, such as ``epoch``.
-        lower: bound of the x axis.
-        upper: bound of the x axis.
+        name: the group's name, also used as the instrumentation scope of its gauges.
+        units: the unit of the x-axis, such as ``epoch``.
+        lower: the lower bound of the x-axis.
+        upper: the upper bound of the x-axis.
 
     Raises:
-        TypeError: an argument is of another type.
+        TypeError: an argument has the wrong type.
         ValueError: the name is empty or too long, a bound is not finite, or ``lower`` is not below ``upper``.
     """
 
@@ -156,23 +156,24 @@ class MetricGroup:
 
     @property
     def open(self) -> bool:
-        """Whether it only names the group, and leaves the look of its axis to another definition."""
+        """Whether this names the group only, and another definition configures its axis."""
         return self.units is None and self.lower is None and self.upper is None
 
 
 @dataclass(frozen=True)
 class MetricScale:
-    """A y axis. Metrics of one group whose scales have the same name share it; without a name it is the metric's own.
+    """A y-axis. Metrics of a group whose scales have the same name share it; without a name it belongs to one metric.
 
     Args:
-        name: of the axis, within its group.
-        units: of the values, such as ``%``; UCUM units become the gauge's unit, others an annotation (``{epoch}``).
+        name: the name of the axis within its group.
+        units: the unit of the values, such as ``%``. A UCUM unit becomes the gauge's unit, any other an annotation
+            (``{epoch}``).
         progress: show the metric as a progress bar.
-        lower: bound of the axis.
-        upper: bound of the axis.
+        lower: the lower bound of the axis.
+        upper: the upper bound of the axis.
 
     Raises:
-        TypeError: an argument is of another type.
+        TypeError: an argument has the wrong type.
         ValueError: the name is empty or too long, a bound is not finite, or ``lower`` is not below ``upper``.
     """
 
@@ -195,7 +196,7 @@ class MetricScale:
 
     @property
     def open(self) -> bool:
-        """Whether it only names the axis, and leaves its look to another definition."""
+        """Whether this names the axis only, and another definition configures it."""
         return self == MetricScale(self.name)
 
 

@@ -155,7 +155,7 @@ def _number(shown: Any) -> tuple[Any, float]:
 
 
 class TqdmInstrumentor(BridgeInstrumentor):
-    """Records how far the bars of tqdm are, and the values of ``set_postfix`` as curves."""
+    """Record the progress of tqdm bars, and the values of ``set_postfix`` as curves."""
 
     library = _LIBRARY
 
