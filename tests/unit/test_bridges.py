@@ -585,7 +585,7 @@ def test_a_missing_name_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     bridged.module.Writer().log("loss", 1.0, 0)
     [line] = [record.getMessage() for record in caplog.records]
     assert line == (
-        "a_logger.writer has no Writer.gone and no Nothing.__init__: values that it gets are not recorded "
+        "a_logger.writer has no Writer.gone and no Nothing.__init__: values passed to it are not recorded "
         "(tested with a_logger 1.0 to 1.2)"
     )
     assert len(bridged.recorded.curves()) == 1

@@ -226,8 +226,8 @@ def test_the_gauge_of_two_executions_shows_the_later_value() -> None:
 
 A, B = MetricGroup("g", units="a"), MetricGroup("g", units="b")
 CONFLICTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"key": "m", "group": "g"}, {"key": "m", "group": "h"}, "the group 'g' already, and not 'h'"),
-    ({"key": "m", "scale": "g"}, {"key": "m", "scale": "h"}, "the scale 'g' already, and not 'h'"),
+    ({"key": "m", "group": "g"}, {"key": "m", "group": "h"}, "already has the group 'g', not 'h'"),
+    ({"key": "m", "scale": "g"}, {"key": "m", "scale": "h"}, "already has the scale 'g', not 'h'"),
     ({"key": "m", "group": A}, {"key": "n", "group": B}, "MetricGroup 'g' is already defined"),
     (
         {"key": "m", "group": "g", "scale": MetricScale("s", upper=1)},
@@ -238,7 +238,7 @@ CONFLICTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         {"key": "m", "scale": MetricScale(units="a")},
         {"key": "m", "scale": MetricScale("s", units="b")},
-        "MetricScale 's' was already",
+        "MetricScale 's' is already",
     ),
 ]
 

@@ -195,7 +195,7 @@ def test_installed_exporters_are_found_by_name(tmp_path: Path, monkeypatch: pyte
     [
         ("OTEL_SDK_DISABLED", "1", "'true', 'false'"),
         ("OTEL_METRICS_EXPORTER", "promtheus", "prometheus, console"),
-        ("OTEL_METRICS_EXPORTER", "none,console", "alone"),
+        ("OTEL_METRICS_EXPORTER", "none,console", "cannot be combined"),
         ("OTEL_METRICS_EXPORTER", ",", "prometheus, console"),
         ("OTEL_TRACES_EXPORTER", "prometheus", "otlp, console, jsonl, none"),
         ("OTEL_METRIC_EXPORT_INTERVAL", "0", "milliseconds above 0"),

@@ -20,7 +20,7 @@ class TachographTracker(GeneralTracker):  # type: ignore[misc]
     """Record the values of ``Accelerator.log``: ``Accelerator(log_with=TachographTracker())``.
 
     After ``accelerate.tracking.register_tracker_class(TachographTracker)`` you can also use its name:
-    ``Accelerator(log_with="tachograph")``. x is the step, or without one the number of the metric's value. As with
+    ``Accelerator(log_with="tachograph")``. x is the step, or a running count of the values. As with
     Accelerate's own trackers, only the main process records.
 
     Args:

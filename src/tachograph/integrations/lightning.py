@@ -68,7 +68,7 @@ class TachographLogger(Logger):  # type: ignore[misc]
 
     @rank_zero_only  # type: ignore[untyped-decorator]
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Record the values of one call; without a step, x is the number of the metric's value."""
+        """Record the values of one call; without a step, x is a running count of the metric's values."""
         note(_LIBRARY, "take", metrics, step)
 
     @rank_zero_only  # type: ignore[untyped-decorator]

@@ -93,8 +93,8 @@ class Stat:
         "_name": "",
         "add": """Add one value to the open window.
 
-        Values are numbers of Python, NumPy or torch (one element). NaN and infinities are counted, but are not part of
-        the other aggregations. ``add`` is a plain function in an attribute, so you can write ``add = stat.add`` before
+        Values are numbers of Python, NumPy or torch (one element). NaN and infinities are part of ``COUNT`` and
+        ``VALUE`` only. ``add`` is a plain function in an attribute, so you can write ``add = stat.add`` before
         the loop.
 
         Raises:

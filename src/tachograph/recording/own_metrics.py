@@ -56,40 +56,40 @@ Reason = Literal[
     "helper",
 ]
 REASONS: Mapping[Reason, str] = {
-    "no_number": "The recorded value is no number: its `__float__` or `item` is missing, or raised.",
-    "attribute": "An attribute's own code raised when it was read: the value was recorded without it.",
-    "negative": "A negative value would have made a counter go backwards.",
-    "nonfinite": "NaN or an infinity came where there is no such number: in InfluxDB's line protocol, in a sum.",
-    "overflow": "Values came faster than they could be added up, or those on a device never arrived.",
-    "max_samples": "A `Stat` had its `max_samples` before its window ended: torch.monitor's rule.",
-    "throttled": "Points of `progress()` in a loop that begins anew more often than is of use.",
-    "closed": "A point came after `close()` of its `MetricsLogger`, or after the end of its task.",
+    "no_number": "The value is not a number: it has no `__float__` or `item`, or calling it raised an exception.",
+    "attribute": "Reading an attribute raised an exception; the value was recorded without it.",
+    "negative": "A negative value of a counter; a counter can only increase.",
+    "nonfinite": "NaN or infinity where it cannot be represented: in InfluxDB's line protocol, or in a sum.",
+    "overflow": "Values were recorded faster than they could be aggregated, or values on a device never arrived.",
+    "max_samples": "A `Stat` reached `max_samples` before its window ended, as in torch.monitor.",
+    "throttled": "Points of a `progress()` loop that restarts too often.",
+    "closed": "A point was logged after `close()` of its `MetricsLogger`, or after the end of its task.",
     "empty": "A point had no field that could be written.",
-    "name_conflict": "A metric has the name of another one of another kind; the later one is left out.",
-    "exponential_histogram": "An SDK's exponential histogram: Prometheus' text format has none.",
-    "not_exportable": "A metric of an SDK, or of the program's `prometheus_client`, that no text format can hold.",
-    "encoding": "It could not be encoded for this destination.",
-    "not_installed": "A package is missing that a destination needs: the extra `influxdb`.",
-    "queue_full": "More waited than there is room for: the destination is away or too slow.",
-    "windows_full": "More windows of Stats have closed between two exports than there is room for; the oldest goes.",
-    "unreachable": "The destination did not answer, or asked for patience, until the time for it was up.",
-    "rejected": "The destination refused it; the log says what it answered.",
-    "field_type": "The field has another type in InfluxDB until its next shard: the rest of the point was written.",
-    "shutdown": "The process ended before it was delivered.",
-    "feedback": "An event handler logs an event for each that it gets: it does not get the rest, exporters do.",
-    "spool_full": "The disk's share for what waits for a destination is used up; the oldest goes.",
-    "damaged": "A record of the spool cannot be read, or is gone.",
-    "newer": "A later version of Tachograph has written it.",
-    "replay_rate": "More values than can be handed on one by one to your own SDK; its histogram lacks them.",
-    "replay_late": "Values from before your own SDK's provider was found; its histogram lacks them.",
-    "replay_negative": "Negative values, which an SDK's histogram does not take.",
-    "replay_aggregated": "Values that came added up, as a `Stat`'s do; your own SDK's histogram lacks them.",
-    "cardinality": "There is no room for one more series (in the hub, or of a bridge) or metric name (in a process).",
-    "malformed": "A histogram came to the hub whose bounds and counts do not fit each other.",
-    "no_value": "A data point came to the hub without a value.",
-    "illegal_name": "A name or key came to the hub empty, with a NUL (Prometheus refuses it) or over 1,024 characters.",
-    "too_large": "A histogram of more than 1,000 bounds came to the hub, or a resource of more than 64 KiB.",
-    "helper": "A helper has recorded it, such as a data-loader worker: it delivers with `TACHOGRAPH_HELPERS=1` alone.",
+    "name_conflict": "A metric has the same name as another one of another kind; the later one is dropped.",
+    "exponential_histogram": "An SDK's exponential histogram, which Prometheus' text format does not support.",
+    "not_exportable": "A metric of an SDK or of `prometheus_client` that no text format can represent.",
+    "encoding": "The item could not be encoded for this destination.",
+    "not_installed": "The destination needs a package that is not installed: the extra `influxdb`.",
+    "queue_full": "The destination's queue is full, because it is unreachable or too slow.",
+    "windows_full": "Too many windows of Stats closed between two exports; the oldest are dropped.",
+    "unreachable": "The destination did not answer, or asked to retry later, until the time limit was reached.",
+    "rejected": "The destination rejected the item; the log has its answer.",
+    "field_type": "The field has another type in InfluxDB until its next shard; the rest of the point was written.",
+    "shutdown": "The process ended before the item was exported.",
+    "feedback": "An event handler logs an event for each one it receives; only exporters receive the rest.",
+    "spool_full": "The disk space for spooled data of a destination is used up; the oldest data is dropped.",
+    "damaged": "A record of the spool cannot be read, or was deleted.",
+    "newer": "A later version of Tachograph wrote the item.",
+    "replay_rate": "More values than can be passed one by one to your own SDK; its histogram lacks them.",
+    "replay_late": "Values recorded before your own SDK's provider was found; its histogram lacks them.",
+    "replay_negative": "Negative values, which an SDK's histogram does not accept.",
+    "replay_aggregated": "Values that were aggregated already, as in a `Stat`; your own SDK's histogram lacks them.",
+    "cardinality": "The limit of series (in the hub or of a bridge) or of metric names (in a process) is reached.",
+    "malformed": "The hub received a histogram whose bounds and counts do not match.",
+    "no_value": "The hub received a data point without a value.",
+    "illegal_name": "The hub received a name or key that is empty, has a NUL, or is over 1,024 characters long.",
+    "too_large": "The hub received a histogram of more than 1,000 bounds, or a resource of more than 64 KiB.",
+    "helper": "Recorded in a helper, such as a data loader worker, which exports only with `TACHOGRAPH_HELPERS=1`.",
 }
 # The semantic conventions that the names in our scopes follow.
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
@@ -128,7 +128,7 @@ DROPPED = _ours(
     "tachograph.dropped",
     "{item}",
     "counter",
-    "Items that were not recorded or not delivered, by reason.",
+    "Items that were dropped: not recorded or not exported, by reason.",
     *("reason", "destination"),
 )
 NONFINITE = _ours("tachograph.nonfinite", "{value}", "counter", "Recorded values that were NaN or infinite.", "metric")
@@ -136,25 +136,31 @@ RESENT = _ours(
     "tachograph.resent",
     "{item}",
     "counter",
-    "Items that were sent again because an answer was lost: they may have arrived twice. No loss.",
+    "Items that were sent again because an answer was lost. They may have arrived twice; nothing is lost.",
     "destination",
 )
-ERRORS = _ours("tachograph.errors", "{error}", "counter", "Errors that were kept away from the program.", "where")
+ERRORS = _ours(
+    "tachograph.errors",
+    "{error}",
+    "counter",
+    "Errors that Tachograph caught instead of raising them into the program.",
+    "where",
+)
 EXPORT_DURATION = _ours(
-    "tachograph.export.duration", "s", "histogram", "Time that one export took, by destination.", "destination"
+    "tachograph.export.duration", "s", "histogram", "Duration of an export, by destination.", "destination"
 )
 BRIDGE_REPEATED = _ours(
     "tachograph.bridge.repeated",
     "{value}",
     "counter",
-    "Values that two libraries logged, or one and `log()`; each counts once.",
+    "Values logged by two libraries, or by one and `log()`; each is recorded once.",
     "library",
 )
 BRIDGE_NOT_TAKEN = _ours(
     "tachograph.bridge.not_taken",
     "{item}",
     "counter",
-    "Items given to a library that make no curve: images, texts, tables; and log records that came too fast.",
+    "Items logged with a library that are not numbers (images, texts, tables), and log records logged too fast.",
     *("library", "kind"),
 )
 
@@ -175,46 +181,52 @@ FUNCTION_CALLS = OwnMetric(
     ("code.function.name", "outcome", "error.type"),
 )
 WAIT_DURATION = OwnMetric(
-    TORCH_MONITOR, "torch.wait.duration", "s", "histogram", "How long the program waited, by what for.", ("name",)
+    TORCH_MONITOR, "torch.wait.duration", "s", "histogram", "Duration of the program's waits, by reason.", ("name",)
 )
 WAIT_CALLS = OwnMetric(
-    TORCH_MONITOR, "torch.wait.calls", "{call}", "counter", "Waits that have ended or are under way.", ("name",)
+    TORCH_MONITOR, "torch.wait.calls", "{call}", "counter", "Waits that have ended or are in progress.", ("name",)
 )
-WAIT_TIME = OwnMetric(TORCH_MONITOR, "torch.wait.time", "s", "counter", "Time of the waits that have ended.", ("name",))
-WAIT_ACTIVE = OwnMetric(TORCH_MONITOR, "torch.wait.active", "{call}", "gauge", "Waits that are under way.", ("name",))
+WAIT_TIME = OwnMetric(
+    TORCH_MONITOR, "torch.wait.time", "s", "counter", "Total time of the waits that have ended.", ("name",)
+)
+WAIT_ACTIVE = OwnMetric(TORCH_MONITOR, "torch.wait.active", "{call}", "gauge", "Waits that are in progress.", ("name",))
 
 STEP_DURATION = _step("step.duration", "s", "histogram", "Duration of a training step.")
 STEP_PHASE_DURATION = _step(
     "step.phase.duration",
     "s",
     "histogram",
-    "Time of a step that went into a phase; all phases add up to the step.",
+    "Time of a phase of a step; all phases add up to the step.",
     "dl.step.phase",
 )
 STEP_COUNT = _step("step.count", "{step}", "counter", "Training steps.")
-STEP_SKIPPED = _step("step.skipped", "{step}", "counter", "Optimizer steps that a gradient scaler left out: overflow.")
-SAMPLES = _step("samples", "{sample}", "counter", "Samples of training, by the first dimension of the batches.")
-TOKENS = _step("tokens", "{token}", "counter", "Tokens of training: elements of `input_ids`, or as `log()` was told.")
+STEP_SKIPPED = _step(
+    "step.skipped", "{step}", "counter", "Optimizer steps that a gradient scaler skipped because of an overflow."
+)
+SAMPLES = _step("samples", "{sample}", "counter", "Training samples, from the first dimension of the batches.")
+TOKENS = _step(
+    "tokens", "{token}", "counter", "Training tokens: elements of `input_ids`, or the number logged with `log()`."
+)
 CHECKPOINT_DURATION = _step(
     "checkpoint.duration",
     "s",
     "histogram",
-    "Duration of a checkpoint: `torch.save` and others, and all files that follow each other without training.",
+    "Duration of a checkpoint (`torch.save` and others): all files written without training in between.",
 )
 COMPILE_DURATION = _step("compile.duration", "s", "histogram", "Duration of a compilation by `torch.compile`.")
 DEVICE_STEP_DURATION = _step(
-    "step.device.duration", "s", "histogram", "Duration of a step on the CUDA device; some steps are timed."
+    "step.device.duration", "s", "histogram", "Duration of a step on the CUDA device, for some of the steps."
 )
 DEVICE_PHASE_DURATION = _step(
     "step.phase.device.duration",
     "s",
     "histogram",
-    "Time of a step on the CUDA device that went into a phase.",
+    "Time of a phase of a step on the CUDA device.",
     "dl.step.phase",
 )
 MEMORY_ALLOCATED = _step("memory.allocated", "By", "gauge", "Memory of CUDA tensors at the end of a step.")
 MEMORY_RSS = _step(
-    "memory.rss", "By", "gauge", "Resident memory of the rank, and of its children: workers.", "dl.memory.of"
+    "memory.rss", "By", "gauge", "Resident memory of the rank, and of its child processes (workers).", "dl.memory.of"
 )
 
 # torch.distributed.elastic.agent.server.api, SimpleElasticAgent._record_metrics and _invoke_run, put each of these as
@@ -231,71 +243,89 @@ WORKERS = {
         "run_failed_no_retries", "{run}", "counter", "Runs that failed without a restart."
     ),
     "run_failed_with_retries": _torchrun(
-        "run_failed_with_retries", "{run}", "counter", "Runs that failed in spite of restarts."
+        "run_failed_with_retries", "{run}", "counter", "Runs that failed despite restarts."
     ),
     "flakiness": _torchrun(
-        "flakiness", "%", "gauge", "Share of the allowed restarts that was used up; 100 for a run that failed."
+        "flakiness", "%", "gauge", "Share of the allowed restarts that were used; 100 for a failed run."
     ),
-    "remaining_restarts": _torchrun("remaining_restarts", "{restart}", "gauge", "Restarts that are left."),
+    "remaining_restarts": _torchrun("remaining_restarts", "{restart}", "gauge", "Remaining restarts."),
 }
 WORKER_GROUP_STATE = _torchrun(
-    "state", "", "gauge", "1 for the state that the worker group is in, 0 for those it was in.", "state"
+    "state", "", "gauge", "1 for the present state of the worker group, 0 for its earlier states.", "state"
 )
 RESTARTS = _torchrun(
-    "restarts", "{restart}", "counter", "Restarts of the worker group that used up one of --max-restarts."
+    "restarts", "{restart}", "counter", "Restarts of the worker group that count against --max-restarts."
 )
 WORKER_STATUS = _torchrun(
-    "worker.status", "{event}", "counter", "Workers that were started, or have ended, by how they did.", "state"
+    "worker.status", "{event}", "counter", "Workers that were started or have ended, by outcome.", "state"
 )
 RENDEZVOUS_DURATION = _torchrun("rendezvous.duration", "s", "histogram", "Duration of torchrun's rendezvous.")
 ASSIGN_DURATION = _torchrun(
-    "assign_worker_ranks.duration", "s", "histogram", "Duration of torchrun's assign worker ranks."
+    "assign_worker_ranks.duration", "s", "histogram", "Duration of torchrun's assignment of ranks to workers."
 )
 PHASES = {"RENDEZVOUS": RENDEZVOUS_DURATION, "ASSIGN_WORKER_RANKS": ASSIGN_DURATION}
 
 VERDICT = _ours(
-    "tachograph.verdict", "", "gauge", "Why a rank trains slowly: 1 for a warning, 2 where it is critical.", "verdict"
+    "tachograph.verdict", "", "gauge", "Why a rank trains slowly: 1 for a warning, 2 for a critical verdict.", "verdict"
 )
 GOODPUT = _step("goodput", "s", "gauge", "Time of the run by category, from its start to now.", "category")
 STRAGGLER = _step(
-    "step.straggler", "1", "gauge", "A rank's own time above the median of the others, as a share of the step."
+    "step.straggler", "1", "gauge", "A rank's own time above the median of the other ranks, as a share of the step."
 )
 
-PROCESS_LAST_EXPORT = _ours(
-    "tachograph.process.last_export", "s", "gauge", "When the process was heard last, in Unix time."
-)
+PROCESS_LAST_EXPORT = _ours("tachograph.process.last_export", "s", "gauge", "Unix time of the process's last export.")
 PROCESS_LOST = _ours(
-    "tachograph.process.lost", "{process}", "counter", "Starts of the process that fell silent without a word."
+    "tachograph.process.lost",
+    "{process}",
+    "counter",
+    "Starts of the process that stopped reporting without a final event.",
 )
 HANGS = _ours(
     "tachograph.hang",
     "",
     "gauge",
-    "1 while a job stands still, for each rank that holds it up; 0 after it.",
+    "1 while the job hangs, for each rank that causes it; 0 afterward.",
     *("dl.rank", "cause"),
 )
 HUB = {
     metric.name: metric
     for metric in (
         _ours("tachograph.hub.points", "", "counter", "Data points that the hub received."),
-        _ours("tachograph.hub.points.ahead", "", "counter", "Data points over a minute ahead of the hub's clock."),
+        _ours("tachograph.hub.points.ahead", "", "counter", "Data points more than a minute ahead of the hub's clock."),
         _ours("tachograph.hub.events", "", "counter", "Events that the hub stored."),
-        _ours("tachograph.hub.events.repeated", "", "counter", "Events that came again, and were not stored again."),
-        _ours("tachograph.hub.events.newer", "", "counter", "Events of a newer schema: stored, and not looked into."),
-        _ours("tachograph.hub.events.missing", "", "counter", "Events that never came, by gaps in their numbers."),
-        _ours("tachograph.hub.samples.thinned", "", "counter", "Samples that went because a run's file is too large."),
-        _ours("tachograph.hub.points.thinned", "", "counter", "Points of gauges that went for the same reason."),
-        _ours("tachograph.hub.spans", "", "counter", "Spans that the hub received; it keeps none."),
-        _ours("tachograph.hub.failed", "", "counter", "Requests and turns of upkeep that failed in the hub.", "signal"),
-        _ours("tachograph.hub.refused", "", "counter", "Requests that the hub refused.", "signal", "status"),
+        _ours("tachograph.hub.events.repeated", "", "counter", "Events that were received again and not stored again."),
+        _ours("tachograph.hub.events.newer", "", "counter", "Events of a newer schema: stored, but not interpreted."),
+        _ours(
+            "tachograph.hub.events.missing",
+            "",
+            "counter",
+            "Events that never arrived, detected by gaps in their numbers.",
+        ),
+        _ours("tachograph.hub.samples.thinned", "", "counter", "Samples removed because a run's file is too large."),
+        _ours("tachograph.hub.points.thinned", "", "counter", "Points of gauges removed for the same reason."),
+        _ours("tachograph.hub.spans", "", "counter", "Spans that the hub received; it does not store them."),
+        _ours(
+            "tachograph.hub.failed", "", "counter", "Requests and maintenance tasks that failed in the hub.", "signal"
+        ),
+        _ours("tachograph.hub.refused", "", "counter", "Requests that the hub rejected.", "signal", "status"),
         _ours("tachograph.hub.files.renewed", "", "counter", "Files of runs that were deleted or damaged.", "why"),
-        _ours("tachograph.hub.page.omitted", "", "counter", "Lines and series left out of pages: of 256 MiB at most."),
-        _ours("tachograph.hub.processes.dismissed", "", "counter", "Ended processes that left the page for new ones."),
+        _ours(
+            "tachograph.hub.page.omitted",
+            "",
+            "counter",
+            "Lines and series omitted from pages, which have at most 256 MiB.",
+        ),
+        _ours(
+            "tachograph.hub.processes.dismissed",
+            "",
+            "counter",
+            "Ended processes removed from the page to make room for new ones.",
+        ),
         _ours(
             "tachograph.hub.connections.closed",
             "",
             "counter",
-            "Connections that the hub closed: silent, slow, deaf to the answer, or too many.",
+            "Connections that the hub closed: idle, slow, not reading the answer, or too many.",
             "reason",
         ),
     )

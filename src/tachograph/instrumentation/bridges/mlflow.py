@@ -211,7 +211,7 @@ def _container(text: str) -> object:
 class MlflowInstrumentor(BridgeInstrumentor):
     """Record the metrics and parameters that a program logs with MLflow.
 
-    x is the step; for a metric whose steps are all 0 (MLflow's default) it is the number of the value. Parameters
+    x is the step; for a metric whose steps are all 0 (MLflow's default) it is a running count of its values. Parameters
     become the configuration of the run. A second run in the process, or a nested one, becomes a group.
     """
 
