@@ -341,7 +341,7 @@ def test_what_was_lost_is_said_by_reason(page: Tab) -> None:
         ["no_number", "otlp", "17"],
         ["missing", "\u2013", "4"],
     ]
-    assert "More waited than there is room for" in rows[0][3]
+    assert "The destination's queue is full" in rows[0][3]
     page.shoot("losses", full=False)
 
 

@@ -194,7 +194,7 @@ def test_losses_are_told_by_reason_and_destination(tmp_path: Path) -> None:
     answer = faults(tmp_path)
     (fault,) = answer["faults"]
     assert (fault["kind"], fault["title"]) == ("dropped", "1\u202f200 points dropped: queue_full (otlp)")
-    assert fault["detail"].startswith("More waited than there is room for")
+    assert fault["detail"].startswith("The destination's queue is full")
     assert answer["losses"][0]["points"] == 1200
 
 
