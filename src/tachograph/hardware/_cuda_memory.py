@@ -27,15 +27,15 @@ def _one(key: str) -> Callable[[Stats], Values]:
 
 _NAME = "torch.cuda.memory"
 _ROWS: tuple[tuple[str, str, Kind, str, str], ...] = (
-    ("allocated", "By", "gauge", "allocated_bytes.all.current", "Memory of tensors."),
-    ("allocated.peak", "By", "gauge", "allocated_bytes.all.peak", "Most memory of tensors so far."),
-    ("reserved", "By", "gauge", "reserved_bytes.all.current", "Memory that the allocator holds."),
-    ("reserved.peak", "By", "gauge", "reserved_bytes.all.peak", "Most memory that the allocator held."),
-    ("active", "By", "gauge", "active_bytes.all.current", "Memory of tensors, and what waits for a stream."),
-    ("inactive_split", "By", "gauge", "inactive_split_bytes.all.current", "Memory that is lost in fragments."),
-    ("segments", "{segment}", "gauge", "segment.all.current", "Segments taken from CUDA."),
-    ("allocations", "{allocation}", "counter", "allocation.all.allocated", "Blocks that were allocated."),
-    ("alloc_retries", "{retry}", "counter", "num_alloc_retries", "Allocations after the cache was emptied."),
+    ("allocated", "By", "gauge", "allocated_bytes.all.current", "Memory allocated to tensors."),
+    ("allocated.peak", "By", "gauge", "allocated_bytes.all.peak", "Peak memory allocated to tensors."),
+    ("reserved", "By", "gauge", "reserved_bytes.all.current", "Memory reserved by the allocator."),
+    ("reserved.peak", "By", "gauge", "reserved_bytes.all.peak", "Peak memory reserved by the allocator."),
+    ("active", "By", "gauge", "active_bytes.all.current", "Memory of tensors, and of blocks waiting for a stream."),
+    ("inactive_split", "By", "gauge", "inactive_split_bytes.all.current", "Memory lost to fragmentation."),
+    ("segments", "{segment}", "gauge", "segment.all.current", "Segments allocated from CUDA."),
+    ("allocations", "{allocation}", "counter", "allocation.all.allocated", "Allocated blocks."),
+    ("alloc_retries", "{retry}", "counter", "num_alloc_retries", "Allocations retried after emptying the cache."),
     ("ooms", "{error}", "counter", "num_ooms", "Out-of-memory errors."),
 )
 

@@ -34,7 +34,7 @@ def _share(found: os.statvfs_result) -> Values:
 TABLE: tuple[Sensor[os.statvfs_result], ...] = (
     Sensor("system.filesystem.usage", "By", "gauge", "Space of a file system, by state.", _usage),
     Sensor("system.filesystem.limit", "By", "gauge", "Size of a file system.", _limit),
-    Sensor("system.filesystem.utilization", "1", "gauge", "Share of a file system that is in use.", _share),
+    Sensor("system.filesystem.utilization", "1", "gauge", "Share of a file system in use.", _share),
 )
 
 

@@ -121,33 +121,42 @@ def _throttled(card: Card) -> Values:
         yield {"hw.gpu.throttle.reason": name}, int(bool(reasons & bit))
 
 
-_UTILIZATION = "Share of the time in which the GPU was at work."
+_UTILIZATION = "Share of the time the GPU was busy."
 _TEMPERATURE = "Temperature."
-_ERRORS = "Errors: ECC since the driver was loaded, PCIe replays, and XIDs since this process looks."
+_ERRORS = "Errors: ECC errors since the driver was loaded, PCIe replays, and XIDs since this process started."
 
 TABLE: tuple[Sensor[Card], ...] = (
     Sensor("hw.gpu.utilization", "1", "gauge", _UTILIZATION, _utilization),
     Sensor("hw.gpu.utilization", "1", "gauge", _UTILIZATION, _encoder, every=_RARELY),
     Sensor("hw.gpu.utilization", "1", "gauge", _UTILIZATION, _decoder, every=_RARELY),
-    Sensor("hw.gpu.memory.usage", "By", "gauge", "GPU memory that is in use.", _memory_used, slices=True),
+    Sensor("hw.gpu.memory.usage", "By", "gauge", "GPU memory in use.", _memory_used, slices=True),
     Sensor("hw.gpu.memory.limit", "By", "gauge", "Size of the GPU memory.", _memory_total, slices=True, every=_RARELY),
     Sensor("hw.gpu.memory.utilization", "1", "gauge", "Share of the GPU memory in use.", _memory_share, slices=True),
-    Sensor("hw.gpu.io", "By", "counter", "Bytes over PCIe.", _pcie),
-    Sensor("hw.power", "W", "gauge", "Electrical power.", _power),
+    Sensor("hw.gpu.io", "By", "counter", "Bytes transferred over PCIe.", _pcie),
+    Sensor("hw.power", "W", "gauge", "Electrical power drawn.", _power),
     Sensor("hw.energy", "J", "counter", "Energy.", _energy),
     Sensor("hw.temperature", "Cel", "gauge", _TEMPERATURE, _temperature),
     Sensor("hw.temperature", "Cel", "gauge", _TEMPERATURE, _memory_temperature),
     Sensor(
-        "hw.temperature.limit", "Cel", "gauge", "From here on the GPU slows down.", _slowdown_temperature, every=_RARELY
+        "hw.temperature.limit",
+        "Cel",
+        "gauge",
+        "Temperature at which the GPU slows down.",
+        _slowdown_temperature,
+        every=_RARELY,
     ),
     Sensor("hw.errors", "{error}", "counter", _ERRORS, _ecc, every=_RARELY),
     Sensor("hw.errors", "{error}", "counter", _ERRORS, _replays, every=_RARELY),
     # Extensions: the conventions have no name for these.
-    Sensor("hw.gpu.memory.activity", "1", "gauge", "Share of the time with reads or writes.", _memory_activity),
-    Sensor("hw.gpu.nvlink.io", "By", "counter", "Bytes over all NVLinks.", _nvlink),
-    Sensor("hw.gpu.clock.frequency", "Hz", "gauge", "Clock of the multiprocessors and of the memory.", _clocks),
-    Sensor("hw.gpu.throttled", "", "gauge", "1 while the GPU's clocks are held down, by reason.", _throttled),
-    Sensor("hw.power.limit", "W", "gauge", "Power that the GPU may draw.", _power_limit, every=_RARELY),
+    Sensor(
+        "hw.gpu.memory.activity", "1", "gauge", "Share of the time the memory was read or written.", _memory_activity
+    ),
+    Sensor("hw.gpu.nvlink.io", "By", "counter", "Bytes transferred over all NVLinks.", _nvlink),
+    Sensor(
+        "hw.gpu.clock.frequency", "Hz", "gauge", "Clock frequency of the multiprocessors and of the memory.", _clocks
+    ),
+    Sensor("hw.gpu.throttled", "", "gauge", "1 while the GPU's clocks are throttled, by reason.", _throttled),
+    Sensor("hw.power.limit", "W", "gauge", "Power limit of the GPU.", _power_limit, every=_RARELY),
 )
 
 

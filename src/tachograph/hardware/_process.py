@@ -103,19 +103,19 @@ def _uptime(process: ProcessState) -> Values:
     yield {}, max(0.0, time.time() - process.began / 1e9)
 
 
-_SWITCHES = "How often another process got the CPU."
+_SWITCHES = "Context switches."
 
 TABLE: tuple[Sensor[ProcessState], ...] = (
     Sensor("process.cpu.time", "s", "counter", "CPU time, by mode.", _cpu_time),
-    Sensor("process.cpu.utilization", "1", "gauge", "CPU time a second and CPU, by mode.", _cpu_share),
+    Sensor("process.cpu.utilization", "1", "gauge", "CPU time per second and CPU, by mode.", _cpu_share),
     Sensor("process.memory.usage", "By", "gauge", "Resident memory.", _resident),
-    Sensor("process.memory.virtual", "By", "gauge", "Address space.", _virtual),
+    Sensor("process.memory.virtual", "By", "gauge", "Virtual memory.", _virtual),
     Sensor("process.thread.count", "{thread}", "gauge", "Threads.", _threads),
-    Sensor("process.unix.file_descriptor.count", "{file_descriptor}", "gauge", "Open files.", _open_files),
+    Sensor("process.unix.file_descriptor.count", "{file_descriptor}", "gauge", "Open file descriptors.", _open_files),
     Sensor("process.disk.io", "By", "counter", "Bytes read from and written to disks.", _disk_io),
-    Sensor("process.paging.faults", "{fault}", "counter", "Page faults; major ones read a disk.", _faults),
+    Sensor("process.paging.faults", "{fault}", "counter", "Page faults; major ones read from disk.", _faults),
     Sensor("process.context_switches", "{context_switch}", "counter", _SWITCHES, _switches),
-    Sensor("process.uptime", "s", "gauge", "Time since the process began.", _uptime),
+    Sensor("process.uptime", "s", "gauge", "Time since the process started.", _uptime),
 )
 
 

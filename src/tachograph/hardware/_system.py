@@ -192,22 +192,28 @@ _PAIRS = {
 }
 
 TABLE: tuple[Sensor[Machine], ...] = (
-    Sensor("system.cpu.utilization", "1", "gauge", "Share of the time of all CPUs, by mode.", _cpu_share),
-    Sensor("system.cpu.time", "s", "counter", "Time of all CPUs together, by mode.", _cpu_time),
+    Sensor("system.cpu.utilization", "1", "gauge", "Share of the CPU time of all CPUs, by mode.", _cpu_share),
+    Sensor("system.cpu.time", "s", "counter", "CPU time of all CPUs, by mode.", _cpu_time),
     Sensor("system.cpu.logical.count", "{cpu}", "gauge", "Logical CPUs.", _cpu_count),
     Sensor("system.memory.usage", "By", "gauge", "Memory, by state.", _memory),
     Sensor("system.memory.utilization", "1", "gauge", "Share of the memory, by state.", _memory_share),
     Sensor("system.memory.limit", "By", "gauge", "Size of the memory.", _memory_limit),
-    Sensor("system.linux.memory.available", "By", "gauge", "Memory to be had without swapping.", _memory_available),
+    Sensor("system.linux.memory.available", "By", "gauge", "Memory available without swapping.", _memory_available),
     Sensor("system.paging.usage", "By", "gauge", "Swap space, by state.", _swap),
     Sensor("system.paging.utilization", "1", "gauge", "Share of the swap space, by state.", _swap_share),
     Sensor("system.disk.io", "By", "counter", "Bytes read from and written to a disk.", _disk_io),
     Sensor("system.disk.operations", "{operation}", "counter", "Reads and writes of a disk.", _disk_operations),
-    Sensor("system.disk.io_time", "s", "counter", "Time in which a disk was at work.", _disk_time),
-    Sensor("system.network.io", "By", "counter", "Bytes over an interface.", _network("bytes")),
-    Sensor("system.network.packet.count", "{packet}", "counter", "Packets over an interface.", _network("packets")),
-    Sensor("system.network.errors", "{error}", "counter", "Errors of an interface.", _network("errors")),
-    Sensor("system.network.packet.dropped", "{packet}", "counter", "Packets that were dropped.", _network("dropped")),
+    Sensor("system.disk.io_time", "s", "counter", "Time a disk was busy.", _disk_time),
+    Sensor("system.network.io", "By", "counter", "Bytes transferred over a network interface.", _network("bytes")),
+    Sensor(
+        "system.network.packet.count",
+        "{packet}",
+        "counter",
+        "Packets transferred over a network interface.",
+        _network("packets"),
+    ),
+    Sensor("system.network.errors", "{error}", "counter", "Errors of a network interface.", _network("errors")),
+    Sensor("system.network.packet.dropped", "{packet}", "counter", "Dropped packets.", _network("dropped")),
 )
 
 
