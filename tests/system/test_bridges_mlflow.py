@@ -227,7 +227,7 @@ def test_mlflow_has_the_values_of_its_store(tmp_path: Path, conforms: Conforms) 
         "mlflow: not recorded because they are not numbers: tag: 2, text: 1, dict: 1, image: 1, table: 1, artifact: 1"
         in said
     )
-    assert said.count("values of the next one are in the group 'child'") == 1
+    assert said.count("recording the values of the latest one in group 'child'") == 1
     assert said.count("refused") == 3
     conforms("runs within a run", "mlflow", found=found, logged=wanted, stored=curves, config=own)
 
