@@ -18,8 +18,8 @@ LONGEST_END = 15.0  # seconds: ten at most for a receiver that takes everything,
 _WINDOW = 0.25  # seconds, of the Stats
 
 _METRICS = frozenset(("put", "gauge", "wait", "bound", "prof", "stat"))
-_SAID = re.compile(r"^journal: (\d+) events? (?:was|were) lost", re.MULTILINE)
-_SAID_MANY = re.compile(r"took no |not everything could be delivered|could not be delivered|data was lost")
+_SAID = re.compile(r"^journal: lost (\d+) events?", re.MULTILINE)
+_SAID_MANY = re.compile(r"failed, dropped its |could not export |took no |could not be delivered|data was lost")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line', re.MULTILINE)
 _CHAINED = re.compile(r"^(During handling of the above|The above exception was the direct)", re.MULTILINE)
 _OWN = ("/ledger.py", "/program.py")

@@ -1,6 +1,6 @@
-"""Training telemetry on OpenTelemetry: recorded in a hundred nanoseconds a value, scraped by Prometheus or shipped.
+"""Training telemetry on OpenTelemetry: record metrics, curves and events, and export them to Prometheus, OTLP or a hub.
 
-Importing this package loads no more than itself: each name is loaded at its first use, the OpenTelemetry SDK only by
+Importing this package is cheap: each name is loaded when you first use it, and the OpenTelemetry SDK only by
 :func:`start`.
 """
 

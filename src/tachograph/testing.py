@@ -1,4 +1,4 @@
-"""Capture of recorded values, for tests of programs that record: no exporter is needed."""
+"""Capture recorded values in tests, without an exporter."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tachograph.recording.values import Number
 
 
 class Captured:
-    """The values that were recorded in a capture: so far while it goes on, and all of them after its end."""
+    """The values recorded in a capture: those recorded so far during the block, and all of them after it."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._all: list[MetricPoints] | None = None  # until the end
 
     def end(self) -> None:
-        """Keep the values as they are now: the registry has others from now on."""
+        """Store the values as they are now, before the registry's earlier values return."""
         self._all = self._registry.collect()
 
     def _collected(self) -> list[MetricPoints]:
@@ -34,16 +34,16 @@ class Captured:
     def value(
         self, name: str, group: str = "torchelastic", /, **attributes: AttributeValue
     ) -> Number | ValueSummary | None:
-        """Return the state of one series; None where nothing was recorded.
+        """Return the state of one series, or None if nothing was recorded.
 
         Args:
-            name: the recorded name, or the instrument's.
+            name: the recorded name, or the instrument's name.
             group: the metric group.
-            **attributes: those of the series, all of them; keys with dots go in by ``**{"code.function.name": …}``.
+            **attributes: all attributes of the series; pass keys with dots as ``**{"code.function.name": …}``.
 
         Returns:
             A gauge's last value, a counter's sum, or a histogram's
-            :class:`~tachograph.recording.summary.ValueSummary`, with ``count``, ``total.value()``, ``minimum``,
+            :class:`~tachograph.recording.summary.ValueSummary` with ``count``, ``total.value()``, ``minimum``,
             ``maximum`` and ``nonfinite``.
         """
         found = self._registry.groups.get(group)
@@ -58,7 +58,7 @@ class Captured:
         return None
 
     def names(self, group: str = "torchelastic") -> list[str]:
-        """Return the names of the group's instruments that hold something, sorted."""
+        """Return the names of the group's instruments that have values, sorted."""
         return sorted({metric.name for metric in self._collected() if metric.scope == group})
 
 
@@ -66,9 +66,9 @@ class Captured:
 def capture(registry: Registry = registries.default) -> Iterator[Captured]:
     """Capture the values that are recorded inside the block.
 
-    The registry begins the block without any value, and has its earlier values back after it, without the captured
-    ones. So a capture in another one hides the values of the outer one, and leaves them as they were. An export that
-    is made inside the block has the captured values. Stats, curves and events are not put aside.
+    The block starts with an empty registry. After it, the registry has its earlier values again, without the captured
+    ones. Captures can be nested: an inner one does not change the values of the outer one. An export during the block
+    contains the captured values. Stats, curves and events are not captured.
 
     Example::
 

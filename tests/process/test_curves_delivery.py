@@ -147,7 +147,7 @@ def test_a_receiver_that_never_answers_holds_up_no_end(tmp_path: Path) -> None:
         )
         assert done.returncode == 0
         assert "Traceback" not in done.stderr
-        said = re.search(r"journal: (\d+) events were lost", done.stderr)
+        said = re.search(r"journal: lost (\d+) events", done.stderr)
         assert said is not None, done.stderr
         assert int(said[1]) >= 203, done.stderr
     assert time.monotonic() - began < 15

@@ -47,7 +47,7 @@ def test_parts_are_called_in_the_written_order() -> None:
         [*before, "first in parent", "last in parent"],
         [*before, "first in child", "last in child"],
     ]
-    assert "journal: not ready for a fork" in done.stderr
+    assert "could not prepare journal for a fork" in done.stderr
 
 
 def test_every_part_is_in_the_order_and_nothing_else_hooks_into_forks() -> None:

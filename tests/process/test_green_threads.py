@@ -32,7 +32,7 @@ print("done", flush=True)
 
 def line(library: str) -> str:
     """Return the line of a library that is not supported."""
-    return f"{library} is not supported: Tachograph records nothing in a program that it patches"
+    return f"{library} is not supported: it patches the standard library, so Tachograph records nothing"
 
 
 @pytest.mark.parametrize("patch", PATCHES.values(), ids=PATCHES)

@@ -155,7 +155,7 @@ def test_wrong_values_are_said_before_the_job(tmp_path: Path) -> None:
         (
             (),
             {"TACHOGRAPH_RECORD_PROGRAM": "maybe"},
-            "TACHOGRAPH_RECORD_PROGRAM is 'maybe': allowed are 'true', 'false'",
+            "TACHOGRAPH_RECORD_PROGRAM is 'maybe': expected one of 'true', 'false'",
         ),
         (("--tag", "x" * 65), {}, "a tag has at most 64 characters"),
         (("--tag", ""), {}, "--tag is '': it must not be empty"),

@@ -317,7 +317,7 @@ logger.log("late", {{}}, {{"loss": 1.0}})
 """
     ran = programs.run(tmp_path, program, **JSONL)
     assert ran.returncode == 0
-    assert "journal: 1 event was lost" in ran.stderr
+    assert "journal: lost 1 event" in ran.stderr
     assert len(points(tmp_path)) == 3
 
 

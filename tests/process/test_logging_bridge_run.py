@@ -47,7 +47,8 @@ def test_records_have_rank_and_trace(tmp_path: Path) -> None:
     done = run_program(tmp_path, PROGRAM, options=options, RANK="1", WORLD_SIZE="2", LOCAL_RANK="1")
     alone = run(tmp_path, PROGRAM)
     assert done.returncode == alone.returncode == 3
-    said = "WARNING tachograph logging: not taken, as they came too fast: record: 20\n"  # where the program logs to
+    # The warning goes where the program logs to.
+    said = "WARNING tachograph logging: not recorded because they were logged too fast: record: 20\n"
     lines, without = done.stdout.replace(said, "").splitlines(), alone.stdout.splitlines()
     assert [line for line in lines if len(line) != 32] == [line for line in without if len(line) != 32]
     found = tachograph.runs.open("job", tmp_path / "store")

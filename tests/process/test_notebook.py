@@ -65,8 +65,8 @@ def cell_with(cells: list[Any], text: str) -> Any:
 def test_the_cell_that_starts_says_where_the_run_is_drawn(executed: list[Any]) -> None:
     """``start(hub=True)`` shows a pipeline with the addresses of its hub and of its page."""
     (html,) = shown(cell_with(executed, "start(hub=True"))
-    assert re.search(r"drawn at</th><td>http://127\.0\.0\.1:\d+", html)
-    assert "delivers" in html
+    assert re.search(r"page</th><td>http://127\.0\.0\.1:\d+", html)
+    assert "running" in html
 
 
 def test_progress_is_a_bar_without_a_widget(executed: list[Any]) -> None:

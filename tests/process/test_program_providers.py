@@ -207,7 +207,7 @@ pipeline.flush(); pipeline.flush()
 """
     done = run(tmp_path, program, str(tmp_path / "out.jsonl"))
     assert done.stderr.count("set_global") == 1
-    assert done.stderr.startswith("1 instruments of OpenTelemetry's API have no MeterProvider")
+    assert done.stderr.startswith("1 OpenTelemetry instruments have no MeterProvider")
     alone = run(tmp_path, program.replace("metrics.get", "# "), str(tmp_path / "out.jsonl"))
     assert "set_global" not in alone.stderr
 
@@ -229,7 +229,7 @@ for _ in range(2):
     done = run(tmp_path, program, str(tmp_path / "out.jsonl"))
     assert done.returncode == 0, done.stderr
     for setter in ("set_meter_provider()", "set_tracer_provider()"):
-        assert done.stderr.count(f"{setter} came after tachograph.start()") == 1, done.stderr
+        assert done.stderr.count(f"{setter} had no effect because tachograph.start()") == 1, done.stderr
     assert "set_global=False" in done.stderr
 
 

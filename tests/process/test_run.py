@@ -72,7 +72,7 @@ def test_two_lines_before_and_one_after(tmp_path: Path) -> None:
         (("--endpoint", "ftp://x", "true"), "--endpoint is 'ftp://x'"),
         (("--endpoint", "http://x", "--port", "1", "true"), "--port is for the hub"),
         (("--run-id", " ", "true"), "--run-id must not be empty"),
-        (("--prof", "train_step", "true"), "--prof: 'train_step': write package.module:function"),
+        (("--prof", "train_step", "true"), "--prof: 'train_step': use package.module:function"),
     ],
 )
 def test_wrong_usage_is_said_and_nothing_runs(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:

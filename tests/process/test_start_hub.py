@@ -193,7 +193,7 @@ def test_under_tachograph_run_there_is_one_hub(tmp_path: Path) -> None:
     url, hubs = done.stdout.split()
     assert f"tachograph: the run is drawn at {url}" in done.stderr
     assert hubs == "1"
-    assert done.stderr.count("start(hub=True) starts no hub here") == 1
+    assert done.stderr.count("start(hub=True) did not start a hub in this process") == 1
     (stored,) = runs.list(tmp_path / "store")
     assert stored.points == 1
 
@@ -206,7 +206,7 @@ def test_one_hub_for_the_ranks_of_a_machine(tmp_path: Path, local_rank: int) -> 
     assert done.returncode == 0, done.stderr
     url, hubs = done.stdout.split()
     assert (url == "None", hubs) == (local_rank == 1, str(1 - local_rank))
-    assert done.stderr.count("start(hub=True) starts no hub here") == local_rank
+    assert done.stderr.count("start(hub=True) did not start a hub in this process") == local_rank
     assert len(done.stderr.splitlines()) == 1
     assert '"loss"' in (tmp_path / "out.jsonl").read_text()
 
@@ -226,7 +226,7 @@ def test_a_spawned_worker_has_none(tmp_path: Path) -> None:
         """,
     )
     assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
-    assert done.stderr.count("start(hub=True) starts no hub here") == 1
+    assert done.stderr.count("start(hub=True) did not start a hub in this process") == 1
 
 
 def test_a_hub_that_cannot_start(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_hub_that_cannot_start(tmp_path: Path) -> None:
     assert "\nloss{" in done.stdout
     assert "tachograph_errors_total{" in done.stdout
     assert 'where="hub"' in done.stdout
-    assert done.stderr.count("start(hub=True): no hub, the program goes on with its other destinations: ") == 1
+    assert done.stderr.count("start(hub=True) could not start a hub, continuing with the other destinations: ") == 1
 
 
 def test_a_program_without_standard_streams(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ WITHOUT_INTERPRETER = """
         ("sys.frozen = True", 1, "this program is frozen"),
         ("sys.executable = None", 1, "sys.executable is not set"),
         ("sys.executable = ''", 1, "sys.executable is not set"),
-        ("sys.executable = os.path.abspath(sys.argv[0])", 2, "its process ended at once"),
+        ("sys.executable = os.path.abspath(sys.argv[0])", 2, "the hub exited during startup"),
     ],
 )
 def test_a_program_without_an_interpreter_starts_no_hub(tmp_path: Path, change: str, starts: int, why: str) -> None:
@@ -323,7 +323,7 @@ def test_a_program_without_an_interpreter_starts_no_hub(tmp_path: Path, change: 
     done = run(tmp_path, program)
     assert (done.returncode, done.stdout) == (0, "None\n")
     (line,) = done.stderr.splitlines()
-    assert line.startswith("start(hub=True): no hub, the program goes on with its other destinations: ")
+    assert line.startswith("start(hub=True) could not start a hub, continuing with the other destinations: ")
     assert why in line
     assert len((tmp_path / "starts").read_text().splitlines()) == starts
     assert number(exported(tmp_path / "out.jsonl")["torchelastic", "loss"]) == 0.5

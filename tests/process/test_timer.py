@@ -64,7 +64,7 @@ def test_a_task_that_raises_is_counted_and_costs_the_others_nothing(
     timer.every("other", 0.01, lambda: others.append(1))
     assert wait_for(lambda: errors(registry, "failing") >= 6)
     assert wait_for(lambda: len(others) >= 3)
-    said = [record for record in caplog.records if record.getMessage().startswith("failing: background work failed")]
+    said = [record for record in caplog.records if record.getMessage().startswith("failing: background task failed")]
     assert [str(record.exc_info[1]) for record in said if record.exc_info] == ["not today", "'nor then'"]
 
 

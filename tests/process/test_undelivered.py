@@ -1,4 +1,4 @@
-"""Values that went nowhere: of a program that never asks for their delivery, and of a helper; counted, said once."""
+"""Values that are never exported: of a program without start(), and of a helper process; counted, reported once."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ EVERY_WAY = """
 
 
 def test_a_forgotten_start_is_said(tmp_path: Path) -> None:
-    """One line at the exit says how many values went nowhere, exactly, and the two ways to have them."""
+    """One line at exit gives the exact number of values that were not exported, and the two ways to export them."""
     done = run(tmp_path, EVERY_WAY)
     assert done.returncode == 0
     assert done.stderr == (
-        "6,000 values were recorded, and went nowhere: call tachograph.start() in the program, or run it by "
-        "'tachograph run -- python ...'\n"
+        "tachograph: 6,000 values were recorded but never exported. Call tachograph.start(), or run the script with "
+        "`tachograph run -- python ...`.\n"
     )
 
 
@@ -50,7 +50,7 @@ def test_values_that_went_somewhere(tmp_path: Path, way: str) -> None:
         if {way!r} == "read":
             {ELSEWHERE["read"]}
     """
-    assert "nowhere" not in run(tmp_path, program).stderr
+    assert "never exported" not in run(tmp_path, program).stderr
 
 
 TASKS = """
@@ -83,7 +83,9 @@ def test_nothing_that_was_meant_to_leave(tmp_path: Path, program: str) -> None:
 
 def test_durations_of_tasks_are_no_values_of_the_program(tmp_path: Path) -> None:
     """Beside them the others are counted, exactly."""
-    assert run(tmp_path, TASKS + textwrap.dedent(EVERY_WAY)).stderr.startswith("6,000 values were recorded, and went")
+    assert run(tmp_path, TASKS + textwrap.dedent(EVERY_WAY)).stderr.startswith(
+        "tachograph: 6,000 values were recorded but never exported"
+    )
 
 
 def test_a_switched_off_sdk_is_no_oversight(tmp_path: Path) -> None:

@@ -135,7 +135,9 @@ def test_workers_of_a_data_loader_are_helpers(tmp_path: Path) -> None:
     # Two events more where the process had been heard before it was a rank.
     assert re.search(r": 24 points and [24] events were recorded, lost: 24 points: helper 24; tachograph", done.stderr)
     assert done.stderr.count("recorded in a helper process") == 1
-    assert re.search(r"^4 values were recorded in a helper process \(program, pid \d+\)", done.stderr, re.MULTILINE)
+    assert re.search(
+        r"^tachograph: 4 values were recorded in a helper process \(program, pid \d+\)", done.stderr, re.MULTILINE
+    )
 
 
 def test_a_start_before_the_rank_is_known(tmp_path: Path) -> None:

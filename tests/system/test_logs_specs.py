@@ -195,7 +195,7 @@ def test_what_goes_wrong_with_us_is_a_line(tmp_path: Path) -> None:
     done = run(tmp_path, program, OTEL_METRICS_EXPORTER="none")
     assert done.stdout == "True\n[{'where': 'torchelastic'}]\n", done.stderr
     assert done.stderr.count("\n") == 1
-    assert "where the workers write is not recorded" in done.stderr
+    assert "could not record the paths of the workers' output" in done.stderr
     script = str(write(tmp_path, "print('trained')", "train.py"))
     done = torchrun(tmp_path, script, OTEL_METRICS_EXPORTER="no_such_exporter")
     assert (done.returncode, done.stdout) == (0, "trained\ntrained\n")

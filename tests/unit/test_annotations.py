@@ -77,7 +77,7 @@ def test_tags_notes_and_a_name_are_kept(capsys: pytest.CaptureFixture[str]) -> N
         (("a/run",), "nothing to change: give --name, --notes, --add-tag or --remove-tag"),
         (("a/run", "--remove-tag", "beast"), "run 'a/run' does not have the tag 'beast' (it has 'best')"),
         (("a/run", "--add-tag", "x", "--remove-tag", "x"), "the tag 'x' is to be added and removed: give it once"),
-        (("a/run", "--add-tag", "\x1b[2J"), "--add-tag is '\\x1b[2J': a tag has printable characters only"),
+        (("a/run", "--add-tag", "\x1b[2J"), "--add-tag is '\\x1b[2J': a tag can contain only printable characters"),
         (("a/run", "--add-tag", "x" * 65), f"--add-tag is {'x' * 65!r}: a tag has at most 64 characters"),
         (("a/run", *(f"--add-tag={n}" for n in range(64))), "would have 65 tags: a run has at most 64"),
         (("a/run", "--notes", "x" * 10_001), "--notes has 10001 characters: notes have at most 10,000"),

@@ -207,7 +207,7 @@ def test_a_second_origin_is_a_group(caplog: pytest.LogCaptureFixture) -> None:
     events: list[Any] = [event.attributes["tachograph.config"] for event in recorded.journal.drain()]
     assert events[-1] == {"lr": 0.1, "second.lr": 0.1, "second (3).lr": 0.1}
     assert [record.getMessage() for record in caplog.records] == [
-        "one logs from 2 places in this process: values of the next one are in the group 'second'"
+        "one has 2 writers or runs in this process: recording the values of the latest one in group 'second'"
     ]
 
 
@@ -311,7 +311,7 @@ def test_items_without_a_curve_are_said_with_their_number(caplog: pytest.LogCapt
     recorded.values.say_not_taken()
     recorded.values.say_not_taken()
     assert [record.getMessage() for record in caplog.records] == [
-        "one: not taken, as they make no curves: image: 2, text: 1"
+        "one: not recorded because they are not numbers: image: 2, text: 1"
     ]
     assert recorded.counted("tachograph.bridge.not_taken") == {("image", "one"): 2, ("text", "one"): 1}
 
@@ -585,8 +585,8 @@ def test_a_missing_name_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     bridged.module.Writer().log("loss", 1.0, 0)
     [line] = [record.getMessage() for record in caplog.records]
     assert line == (
-        "a_logger.writer has no Writer.gone and no Nothing.__init__: values that it gets are not recorded "
-        "(this bridge was tried with a_logger 1.0 to 1.2)"
+        "a_logger.writer has no Writer.gone and no Nothing.__init__: values passed to it are not recorded "
+        "(tested with a_logger 1.0 to 1.2)"
     )
     assert len(bridged.recorded.curves()) == 1
 
@@ -647,7 +647,7 @@ def test_a_misspelt_bridge_has_the_nearest_one(caplog: pytest.LogCaptureFixture)
     """The line in the log says which bridge was meant, as far as one is near; the others count."""
     assert asked_bridges({"TACHOGRAPH_BRIDGES": "tensorbord,wandb,light"}, "all") == ["wandb"]
     (said,) = [record.getMessage() for record in caplog.records]
-    assert "no bridge 'tensorbord', 'light' (did you mean tensorboard, lightning?)" in said
+    assert "unknown bridge 'tensorbord', 'light' (did you mean tensorboard, lightning?)" in said
 
 
 def test_every_library_of_the_table_has_its_instrumentor() -> None:

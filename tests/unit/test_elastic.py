@@ -52,7 +52,7 @@ def test_attributes_make_series_and_stay_from_handlers(group: str) -> None:
         ((None, 1), TypeError, "metric name must be a string"),
         ((["a"], 1), TypeError, "metric name must be a string, not list"),
         (("", 1), ValueError, "must not be empty"),
-        (("a\0b", 1), ValueError, r"'a\\x00b' holds a NUL"),
+        (("a\0b", 1), ValueError, r"'a\\x00b' contains a NUL"),
         (("x" * 1025, 1), ValueError, "1025 characters"),
         (("\ud800", 1), ValueError, "not valid Unicode"),
         (("loss", 1, 5), TypeError, "metric group must be a string, not int"),

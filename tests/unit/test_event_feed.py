@@ -156,7 +156,7 @@ def test_one_that_fails_costs_the_others_nothing(caplog: pytest.LogCaptureFixtur
     journal.holders.add(Failing(journal, after=9))
     journal.holders.add(Held(journal, after=0))
     assert deliver(journal, registry) == [1]
-    assert [record.getMessage() for record in caplog.records] == ["something that was not logged yet is lost"]
+    assert [record.getMessage() for record in caplog.records] == ["lost events that were not logged yet"]
     assert dropped(registry) == {}
     errors = [metric for metric in registry.collect() if metric.name == "tachograph.errors"]
     assert [dict(point.attributes) for point in errors[0].points] == [{"where": "journal"}]

@@ -191,7 +191,7 @@ print(one() + two())
     )
     assert (done.returncode, done.stdout) == (0, "3\n")
     (line,) = complaints(done.stderr).splitlines()
-    assert line.startswith("task: retries, memo are ignored")
+    assert line.startswith("task: ignoring retries, memo:")
 
 
 @pytest.mark.parametrize(
@@ -215,11 +215,11 @@ def test_a_conflict_is_one_within_an_execution_only(request: pytest.FixtureReque
     @tachograph.task
     def other() -> None:
         Metric(key(request), group="two").record(1)
-        with pytest.raises(ValueError, match="already, and not 'one'"):
+        with pytest.raises(ValueError, match="already has the group 'two', not 'one'"):
             Metric(key(request), group="one")
 
     other()
-    with pytest.raises(ValueError, match="already, and not 'two'"):
+    with pytest.raises(ValueError, match="already has the group 'one', not 'two'"):
         Metric(key(request), group="two")
 
 

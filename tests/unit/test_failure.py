@@ -119,7 +119,7 @@ class Broken(Exception):  # noqa: N818 - a name of a program's own
 def test_a_message_that_cannot_be_had() -> None:
     """An exception whose __str__ fails costs its message, which is counted, and nothing else."""
     registry = Registry(enabled=True)
-    assert failure_of(Broken(), registry) == ("Broken", "(its message cannot be had)")
+    assert failure_of(Broken(), registry) == ("Broken", "(its message cannot be read)")
     (errors,) = [metric for metric in registry.collect() if metric.name == "tachograph.errors"]
     assert [dict(point.attributes) for point in errors.points] == [{"where": "exit"}]
 

@@ -78,7 +78,7 @@ def test_events_for_receivers_that_take_nothing_stay_where_they_are(caplog: pyte
     pipeline.hand_on()
     pipeline.shutdown(0.25, exiting=True)
     dead.set()
-    assert f"journal: {2 * EVENTS_PER_BATCH} events were lost" in caplog.text
+    assert f"journal: lost {2 * EVENTS_PER_BATCH} events" in caplog.text
     assert f"{EVENTS_PER_BATCH:,} items" in caplog.text
 
 

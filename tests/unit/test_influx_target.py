@@ -84,7 +84,7 @@ def test_bad_port(port: str) -> None:
         ({"host": 7}, TypeError, "host must be a host name or a URL, not int"),
         ({"host": "ftp://influx"}, ValueError, "must be a host name, or a URL like"),
         ({"host": "http://influx?db=a"}, ValueError, "must be a host name, or a URL like"),
-        ({"host": "http://influx:x"}, ValueError, "is no host name and no URL"),
+        ({"host": "http://influx:x"}, ValueError, "is neither a host name nor a URL"),
         ({"host": "in flux"}, ValueError, "without white space"),
         ({"host": "influx", "port": True}, TypeError, "port must be a port"),
         ({"host": "influx", "port": 8086.0}, TypeError, "port must be a port"),

@@ -31,7 +31,7 @@ def test_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, module:
         monkeypatch.delitem(sys.modules, loaded)
     for missing in (root, "pytorch_lightning"):
         monkeypatch.setitem(sys.modules, missing, None)  # as importlib sees a module that is not there
-    with pytest.raises(ImportError, match=f"needs {root}, which is not installed: pip install {install}"):
+    with pytest.raises(ImportError, match=f"requires {root}, which is not installed: pip install {install}"):
         import_module(f"tachograph.integrations.{module}")
 
 
@@ -74,4 +74,4 @@ def test_an_error_of_a_note_is_counted(caplog: pytest.LogCaptureFixture) -> None
         for _ in range(2):
             note("a trainer", "config", 7)
         assert captured.value("tachograph.errors", "tachograph", where="bridge a trainer") == 2
-    assert len([line for line in caplog.messages if line.startswith("a trainer: a call was not recorded")]) == 1
+    assert len([line for line in caplog.messages if line.startswith("a trainer: could not record a call")]) == 1

@@ -67,7 +67,7 @@ def test_failed_calls_have_their_error_and_time(group: str) -> None:
             work(number)
     failed = kept("work").told()[1]
     assert len(failed) == MOST
-    assert (failed[0].error.endswith("SulkingError"), failed[0].message) == (True, "(its message cannot be had)")
+    assert (failed[0].error.endswith("SulkingError"), failed[0].message) == (True, "(its message cannot be read)")
     assert (failed[1].error, failed[1].message[:3], len(failed[1].message)) == ("ValueError", "12x", MOST_MESSAGE)
     assert [each.time_unix_nano for each in failed] == sorted((each.time_unix_nano for each in failed), reverse=True)
 

@@ -140,7 +140,7 @@ def test_tags_and_notes_are_no_setting_of_the_delivery() -> None:
 @pytest.mark.parametrize("value", ["maybe", "1", "no"])
 def test_record_program_is_true_or_false(value: str) -> None:
     """Another word is an error that names the variable."""
-    with pytest.raises(ValueError, match=r"TACHOGRAPH_RECORD_PROGRAM is .*: allowed are 'true', 'false'"):
+    with pytest.raises(ValueError, match=r"TACHOGRAPH_RECORD_PROGRAM is .*: expected one of 'true', 'false'"):
         read_settings({"TACHOGRAPH_RECORD_PROGRAM": value})
     read_settings({"TACHOGRAPH_RECORD_PROGRAM": "False"})
 

@@ -128,7 +128,7 @@ def test_names_can_be_set(caplog: pytest.LogCaptureFixture) -> None:
     found = front.last()
     assert (found["x"], found["x_name"]) == (2, "episode")
     assert [message for message in caplog.messages if "'episode'" in message] == [
-        "tag 'episode' counts up: it is no label of the metrics, a number is the point's x"
+        "tag 'episode' is a counter: using it as the point's x if it is a number, and not as a metric label"
     ]
 
 

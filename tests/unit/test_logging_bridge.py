@@ -248,7 +248,7 @@ def test_hostile_records_cost_nothing(bridged: Bridged, log: logging.Logger, cap
     log.handle(logging.makeLogRecord({"levelno": 40, "levelname": None, "msg": "made", "lineno": None}))
     assert bridged.bodies() == [
         "number %d",
-        "(the text of this Hostile cannot be had)",
+        "(the text of this Hostile cannot be read)",
         "%s",
         "failed",
         "made",
@@ -292,7 +292,7 @@ def test_many_lines_are_limited(bridged: Bridged, log: logging.Logger, caplog: p
     assert bridged.counted("tachograph.bridge.not_taken") == {("record", "logging"): 4790}
     caplog.clear()
     bridged.values.say_not_taken()
-    assert caplog.messages == ["logging: not taken, as they came too fast: record: 4790"]
+    assert caplog.messages == ["logging: not recorded because they were logged too fast: record: 4790"]
 
 
 def test_records_that_wait_are_bounded(bridged: Bridged) -> None:

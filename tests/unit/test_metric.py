@@ -226,19 +226,19 @@ def test_the_gauge_of_two_executions_shows_the_later_value() -> None:
 
 A, B = MetricGroup("g", units="a"), MetricGroup("g", units="b")
 CONFLICTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"key": "m", "group": "g"}, {"key": "m", "group": "h"}, "the group 'g' already, and not 'h'"),
-    ({"key": "m", "scale": "g"}, {"key": "m", "scale": "h"}, "the scale 'g' already, and not 'h'"),
-    ({"key": "m", "group": A}, {"key": "n", "group": B}, "MetricGroup 'g' was already defined"),
+    ({"key": "m", "group": "g"}, {"key": "m", "group": "h"}, "already has the group 'g', not 'h'"),
+    ({"key": "m", "scale": "g"}, {"key": "m", "scale": "h"}, "already has the scale 'g', not 'h'"),
+    ({"key": "m", "group": A}, {"key": "n", "group": B}, "MetricGroup 'g' is already defined"),
     (
         {"key": "m", "group": "g", "scale": MetricScale("s", upper=1)},
         {"key": "n", "group": "g", "scale": MetricScale("s", upper=2)},
-        "MetricScale 's' was already defined",
+        "MetricScale 's' is already defined",
     ),
     ({"key": "m", "scale": MetricScale(units="a")}, {"key": "m", "scale": MetricScale(progress=True)}, "the scale of"),
     (
         {"key": "m", "scale": MetricScale(units="a")},
         {"key": "m", "scale": MetricScale("s", units="b")},
-        "MetricScale 's' was already",
+        "MetricScale 's' is already",
     ),
 ]
 
@@ -313,8 +313,8 @@ def test_a_group_that_is_known_later_takes_the_metric_along() -> None:
         (lambda: Metric(7), TypeError, "metric name must be a string"),
         (lambda: Metric("m", group=3), TypeError, "must be a MetricGroup or its name, not int"),
         (lambda: Metric("m", scale=3), TypeError, "must be a MetricScale or its name, not int"),
-        (lambda: Metric("m", throttle=0), ValueError, "must be above 0: 0; write None"),
-        (lambda: Metric("m", throttle=-1), ValueError, "must be above 0"),
+        (lambda: Metric("m", throttle=0), ValueError, "above 0: 0; pass None"),
+        (lambda: Metric("m", throttle=-1), ValueError, "per second above 0"),
         (lambda: Metric("m", throttle=math.inf), ValueError, "must be finite"),
         (lambda: Metric("m", throttle="10"), TypeError, "must be a number, not str"),
         (lambda: Metric("m").record(1, 3), TypeError, r"^Metric\.record\..*\(\) takes 1 positional argument but 2"),
@@ -323,9 +323,9 @@ def test_a_group_that_is_known_later_takes_the_metric_along() -> None:
             TypeError,
             r"^Metric\.record\..*\(\) got an unexpected keyword argument",
         ),
-        (lambda: Metric("m").record(1, at="3"), TypeError, "at, of Metric.record for 'm', must be a number, not str"),
+        (lambda: Metric("m").record(1, at="3"), TypeError, "at= of Metric 'm' must be a number, not str"),
         (lambda: Metric("m").record(1, at=True), TypeError, "not the bool"),
-        (lambda: Metric("m").record(1, at=math.nan), ValueError, "at, of Metric.record for 'm', must be finite"),
+        (lambda: Metric("m").record(1, at=math.nan), ValueError, "at= of Metric 'm' must be finite"),
     ],
 )
 def test_what_is_wrong_is_said_at_the_call(make: Callable[[], object], error: type[Exception], message: str) -> None:
@@ -359,7 +359,7 @@ def test_a_value_that_is_no_number_is_counted(
     metric.record(0.25, at=2)
     assert bench.pairs() == ([] if first else [(0, 0.5)]) + [(2, 0.25)]
     assert bench.dropped()["no_number"] == 3
-    assert caplog.text.count("m: a value was not recorded") == 1
+    assert caplog.text.count("m: dropped a value: ") == 1
 
 
 @pytest.mark.parametrize("value", [True, False, np.True_, np.array([False])])
@@ -410,7 +410,7 @@ def test_an_integer_beyond_the_range_of_floats_is_no_x(throttle: float | None) -
     metric = Metric("m", throttle=throttle, execution=bench)
     metric.record(1, at=0)
     for at in (10**400, -(10**400)):
-        with pytest.raises(ValueError, match=r"at, of Metric\.record for 'm', must be finite"):
+        with pytest.raises(ValueError, match=r"at= of Metric 'm' must be finite"):
             metric.record(2, at=at)
     metric.record(3, at=2**1023)
     bench.pass_on(everything=True)
@@ -478,7 +478,7 @@ def test_the_programs_own_failures_are_counted(caplog: pytest.LogCaptureFixture)
     metric.record(Broken())
     metric.record(Broken())
     assert [record.getMessage() for record in caplog.records] == [
-        "broken: a value was not recorded (further ones are counted): the disk is gone"
+        "broken: dropped a value: the disk is gone (further warnings are suppressed; see tachograph.dropped)"
     ]
 
 
@@ -514,7 +514,7 @@ def test_a_name_that_is_no_gauge_keeps_its_curve(caplog: pytest.LogCaptureFixtur
     Metric("m.duration", group="g", execution=bench).record(1, at=1)
     assert bench.pairs() == [(1, 1)]
     assert bench.gauges() == {}
-    assert "'m.duration' has no gauge" in caplog.text
+    assert "recording Metric 'm.duration' only as a curve" in caplog.text
 
 
 @pytest.mark.process

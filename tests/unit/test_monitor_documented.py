@@ -174,7 +174,7 @@ def test_two_stats_of_one_name_have_a_window_each(reader: Reader) -> None:
     assert sorted(event.data["s.sum"] for event in reader.logged) == [1.0, 2.0]
     assert reader.published()["s"].summary.total.value() == 3
     for conflict in ({"unit": "s"}, {"boundaries": (1, 2)}):
-        with pytest.raises(ValueError, match="already made"):
+        with pytest.raises(ValueError, match="already exists"):
             reader.stat("s", SIX, 1.0, **conflict)
 
 

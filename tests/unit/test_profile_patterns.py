@@ -14,7 +14,7 @@ from tachograph.instrumentation.profiles import Pattern, parse
 )
 def test_a_wrong_pattern_is_an_error(wrong: str) -> None:
     """The message names the pattern, and what to write."""
-    with pytest.raises(ValueError, match=r"write package\.module:function") as error:
+    with pytest.raises(ValueError, match=r"use package\.module:function") as error:
         parse(wrong)
     assert repr(wrong) in str(error.value)
 

@@ -227,7 +227,7 @@ def test_async_iterables(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: progress(3), TypeError, "progress goes through an iterable, not int: 3"),
+        (lambda: progress(3), TypeError, r"progress\(\) takes an iterable, not int: 3"),
         (lambda: progress([], key=3), TypeError, "metric name must be a string"),
         (lambda: progress([], key=""), ValueError, "must not be empty"),
         (lambda: progress([], group=3), TypeError, "must be a string, not int"),
@@ -256,7 +256,7 @@ def test_our_own_failures_stay_away_from_the_loop(caplog: pytest.LogCaptureFixtu
     token = current.set(bench)
     assert list(progress(range(200))) == list(range(200))
     current.reset(token)
-    assert len([record for record in caplog.records if "not recorded any more" in record.getMessage()]) == 1
+    assert len([record for record in caplog.records if "stopped recording a loop" in record.getMessage()]) == 1
     assert counts(bench) == []
 
 
@@ -354,7 +354,7 @@ assert seen == list(range(300))
 """
     on_a_terminal(tmp_path, program)
     (said,) = (tmp_path / "log").read_text().splitlines()
-    assert "progress: the bar is not drawn any more: OSError" in said
+    assert "progress: stopped drawing the progress bar: OSError" in said
 
 
 @pytest.mark.process

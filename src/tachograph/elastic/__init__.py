@@ -1,13 +1,9 @@
-"""Drop-in for ``torch.distributed.elastic.metrics``: change the import, and every program runs as before.
+"""Drop-in replacement for ``torch.distributed.elastic.metrics``: change the import, and programs run as before.
 
-A value passes from :func:`put_metric` or ``@prof`` into the registry, and in the same thread to the handler of its
-group; from the registry it leaves by the exporters of :func:`tachograph.start`, too. ``tachograph.elastic.api`` is this
-same module.
+:func:`put_metric` and ``@prof`` record a value and call the handler of its group in the same thread. The exporters of
+:func:`tachograph.start` export it as well. ``tachograph.elastic.api`` is this same module.
 
-The way of a point is decided once for a group and name, and kept in ``_routes``; configuring a handler, or assigning
-to any attribute of this module (as ``mock.patch`` does), makes all routes be decided again.
-
-Beside these names the exporters use ``handlers``: the types of a handler and of its data.
+Other packages of Tachograph also use ``handlers``.
 """
 
 from __future__ import annotations
@@ -94,20 +90,20 @@ exporters: dict[str | None, Exports] = wishes.exporters
 
 
 def configure(handler: Emits | Exports, group: str | None = None) -> None:
-    """Send the points of a group to a handler, or its collections to an exporter; without a group: the default.
+    """Send the points of a group to a handler, or its metrics to an exporter. Without a group, set the default.
 
-    A handler gets every point, besides the exporters of :func:`tachograph.start`. An explicit
-    :class:`NullMetricHandler` silences its group on every way out, with what was recorded before and through
-    :func:`tachograph.declare`; without a group, every group of :func:`put_metric` and ``@prof`` that has no handler of
-    its own. A later call replaces what an earlier one has set for the same group.
+    A handler receives every point, in addition to the exporters of :func:`tachograph.start`. An explicit
+    :class:`NullMetricHandler` silences its group for every destination, including values recorded earlier and through
+    :func:`tachograph.declare`. Without a group it silences every group of :func:`put_metric` and ``@prof`` that has no
+    handler of its own. A later call for the same group replaces an earlier one.
 
     Args:
-        handler: a :class:`MetricHandler`, anything else with ``emit(metric_data)``, or a ``MetricExporter`` of the
-            OpenTelemetry SDK, to which the group is exported in the background, with or without a ``start()``.
-        group: the metric group; the empty string names one, too.
+        handler: a :class:`MetricHandler`, any object with ``emit(metric_data)``, or a ``MetricExporter`` of the
+            OpenTelemetry SDK. To an exporter, the group is exported in the background, with or without ``start()``.
+        group: the metric group; the empty string is a group, too.
 
     Raises:
-        TypeError: the handler is neither, or the group is not a string.
+        TypeError: the handler is neither a handler nor an exporter, or the group is not a string.
     """
     global _default_metrics_handler  # noqa: PLW0603 - the original's state, which programs patch
     if group is not None:
@@ -141,7 +137,7 @@ def has_handler() -> bool:
 
 
 def getStream(group: str) -> MetricStream:  # noqa: N802 - torchelastic's name
-    """Return the stream of a group; configuring another handler later does not change it."""
+    """Return the stream of a group. Configuring another handler later does not change the stream."""
     return MetricStream(group, _metrics_map.get(group, _default_metrics_handler))
 
 
@@ -185,19 +181,19 @@ def put_metric(
 ) -> None:
     """Record one value under a name.
 
-    The name tells the instrument (``*.success`` a counter, durations a histogram, else a gauge) unless
-    :func:`tachograph.declare` has said otherwise. Values are numbers: Python's, NumPy's, or tensors of one element;
-    anything else is counted as dropped.
+    The name determines the instrument (``*.success`` a counter, durations a histogram, everything else a gauge) unless
+    you declare it with :func:`tachograph.declare`. Values are numbers of Python or NumPy, or tensors of one element;
+    anything else is dropped and counted.
 
     Args:
         metric_name: 1 to 1,024 characters.
-        metric_value: the value; a handler gets it exactly as passed.
+        metric_value: the value; a handler receives it exactly as passed.
         metric_group: the metric group.
-        attributes: tell series of one metric apart, at most 2,000 combinations; never a number that counts up, like a
-            step. Handlers do not get them.
+        attributes: distinguish series of the metric, at most 2,000 combinations. Do not use a number that counts up,
+            such as a step. Handlers do not receive attributes.
 
     Raises:
-        TypeError: a name is not a string, or OpenTelemetry does not take the attributes.
+        TypeError: a name is not a string, or OpenTelemetry does not allow the attributes.
         ValueError: a name is empty, too long or not valid Unicode.
     """
     if not attributes:
@@ -243,18 +239,18 @@ def _route(record: Record, tell: Tell, name: str) -> Record:
 
 
 def publish_metric(metric_group: str, metric_name: str, metric_value: Any) -> None:
-    """Record one value; deprecated: :func:`put_metric` takes the name first."""
-    warn_deprecated("publish_metric(group, name, value) is deprecated: write put_metric(name, value, group)")
+    """Record one value. Deprecated: use :func:`put_metric`, which takes the name first."""
+    warn_deprecated("publish_metric(group, name, value) is deprecated: use put_metric(name, value, group)")
     put_metric(metric_name, metric_value, metric_group)
 
 
 def get_elapsed_time_ms(start_time_in_seconds: float) -> int:
-    """Return the whole milliseconds since ``start_time_in_seconds``, a reading of ``time.time()``."""
+    """Return the whole milliseconds since ``start_time_in_seconds``, a value of ``time.time()``."""
     return int((time.time() - start_time_in_seconds) * 1000)
 
 
 def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
-    """Do nothing, as the original does: torchrun calls it, and configures nothing."""
+    """Do nothing, like the original, which torchrun calls without configuring anything."""
 
 
 def _get_metric_name(fn: Any) -> str:

@@ -29,14 +29,14 @@ unconfigured: Emits = _Unconfigured()
 
 
 class MetricStream:
-    """A metric group and its handler, as that was when the stream was made."""
+    """A metric group with the handler that was configured when the stream was created."""
 
     def __init__(self, group_name: str, handler: Emits) -> None:
         self.group_name = group_name
         self.handler = handler
 
     def add_value(self, metric_name: str, metric_value: Any) -> None:
-        """Record one point, and hand it to the handler."""
+        """Record one point and pass it to the handler."""
         if silences(self.handler):
             return
         recorder(self.group_name, metric_name)(metric_value)
@@ -64,7 +64,8 @@ def guarded(call: Callable[..., object], *arguments: object) -> None:
         pass_on(error)
         registry.default.count_error("handler")
         where = getattr(call, "__qualname__", repr(call))
-        _log_once(where, "%s raised (further errors are counted): %r", where, error, exc_info=error)
+        message = "metric handler %s raised: %r (further warnings are suppressed; see tachograph.errors)"
+        _log_once(where, message, where, error, exc_info=error)
 
 
 def recorder(group: str, name: str, attributes: Mapping[str, object] | None = None) -> Record:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 class MetricData(NamedTuple):
-    """One recorded point; ``timestamp`` is in seconds since the epoch, name and value are exactly as recorded."""
+    """A recorded point. ``timestamp`` is in seconds since the epoch; the name and the value are exactly as recorded."""
 
     timestamp: float
     group_name: str
@@ -39,11 +39,11 @@ class Exports(Protocol):
 
 
 class MetricHandler(abc.ABC):
-    """A destination for points: write ``emit``, then pass an instance to :func:`tachograph.elastic.configure`."""
+    """Base class of handlers: implement ``emit`` and pass an instance to :func:`tachograph.elastic.configure`."""
 
     @abc.abstractmethod
     def emit(self, metric_data: MetricData) -> None:
-        """Take one point, in the thread that recorded it."""
+        """Handle one point, in the thread that recorded it."""
 
 
 class ConsoleMetricHandler(MetricHandler):
@@ -57,10 +57,10 @@ class ConsoleMetricHandler(MetricHandler):
 
 
 class NullMetricHandler(MetricHandler):
-    """A handler that forgets its points. Configured explicitly, it silences its group on every way out."""
+    """A handler that discards its points. Configured explicitly, it silences its group for every destination."""
 
     def emit(self, metric_data: MetricData) -> None:
-        """Forget one point."""
+        """Discard one point."""
 
 
 def forgets(handler: Emits) -> bool:
@@ -75,7 +75,7 @@ def check_handler(handler: object) -> bool:
         TypeError: it does neither, or is a class.
     """
     if isinstance(handler, type):
-        raise TypeError(f"configure() takes an instance: write {handler.__name__}(), not {handler.__name__}")
+        raise TypeError(f"configure() takes an instance: pass {handler.__name__}(), not {handler.__name__}")
     if callable(getattr(handler, "emit", None)):
         return True
     if callable(getattr(handler, "export", None)):

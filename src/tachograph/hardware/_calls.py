@@ -86,7 +86,9 @@ class BlockingCalls:
                 call.make()
             except Exception as error:  # noqa: BLE001 - the border to drivers and file systems: the other calls are made
                 registries.default.count_error("system")
-                message = "hardware could not be read; it is tried again (further errors are counted)"
+                message = (
+                    "could not read hardware metrics, retrying (further warnings are suppressed; see tachograph.errors)"
+                )
                 self._log_once(type(error).__name__, message, level=logging.ERROR, exc_info=True)
             with self._changed:
                 if self._thread is not me:

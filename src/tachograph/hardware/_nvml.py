@@ -112,7 +112,7 @@ class Nvml:
         try:
             self.api: Any = import_module("pynvml")
         except ImportError:
-            raise MissingError(f"nvidia-ml-py is missing: {install_command('hardware')}") from None
+            raise MissingError(f"nvidia-ml-py is not installed: {install_command('hardware')}") from None
         try:
             self.api.nvmlInit()
         except (self.api.NVMLError, OSError) as error:

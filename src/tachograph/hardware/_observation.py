@@ -140,16 +140,17 @@ class Observation:
     def _fail(self, where: str, name: str, error: Exception) -> None:
         """Count a part that is left out, and log it once; a machine without GPUs lacks nothing."""
         if isinstance(error, MissingError) and not any(Path(path).exists() for path in self._driver):
-            self._log_once(name, "hw.* metrics are left out: %s", error, level=logging.INFO)
+            self._log_once(name, "hw.* metrics are not recorded: %s", error, level=logging.INFO)
             return
         self.registry.count_error(where)
         if isinstance(error, ImportError):
-            message = "%s.* metrics are left out: psutil is missing: %s"
+            message = "%s.* metrics are not recorded because psutil is not installed: %s"
             self._log_once(name, message, where, install_command("hardware"))
         elif isinstance(error, MissingError):
-            self._log_once(name, "hw.* metrics are left out: %s", error)
+            self._log_once(name, "hw.* metrics are not recorded: %s", error)
         else:
-            self._log_once(name, "%s is left out (further times are counted): %s", name, error)
+            message = "%s is not recorded: %s (further warnings are suppressed; see tachograph.errors)"
+            self._log_once(name, message, name, error)
 
     def close(self, timeout: float = _CLOSING) -> None:
         """End the observation, within ``timeout`` seconds."""

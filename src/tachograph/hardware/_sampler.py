@@ -82,7 +82,7 @@ class Sampler(Generic[T]):
         """Leave out the source that has not answered; tell whether there are others to read."""
         key = self._reading
         self._blocked.add(key)
-        self._failed(key, TimeoutError(f"it has not answered for {seconds:.1f} s"))
+        self._failed(key, TimeoutError(f"no answer for {seconds:.1f} s"))
         return bool(key) and not self._stopped
 
     def _turn(self) -> None:

@@ -91,7 +91,7 @@ class Snapshot:
             if not isinstance(error, ImportError) or what not in self._failed:
                 registries.default.count_error(what)
             self._failed.add(what)
-            message = "%s metrics are left out of the points (further errors are counted): %s"
+            message = "points have no %s metrics: %s (further warnings are suppressed; see tachograph.errors)"
             self._log_once(what, message, what, error)
         self._latest[what] = found = self._clock(), fields
         return found
@@ -122,7 +122,7 @@ class Snapshot:
         """Stop renewing the source that has not answered until it does; return True: there may be others."""
         self._blocked.add(self._reading)
         registries.default.count_error(self._reading)
-        log.warning("%s metrics of the points are not renewed: no answer for %.1f s", self._reading, seconds)
+        log.warning("%s metrics of points are out of date: no answer for %.1f s", self._reading, seconds)
         return True
 
 

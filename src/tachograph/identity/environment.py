@@ -82,7 +82,7 @@ def pairs(value: str) -> tuple[dict[str, str], list[str]]:
 def _resource_pairs(value: str) -> Mapping[str, str]:
     found, wrong = pairs(value)
     if wrong:
-        log.warning("OTEL_RESOURCE_ATTRIBUTES: %d parts are no key=value and are left out", len(wrong))
+        log.warning("OTEL_RESOURCE_ATTRIBUTES: ignoring %d entries that are not key=value", len(wrong))
     return MappingProxyType(found)
 
 
@@ -125,7 +125,7 @@ class Setting(NamedTuple):
         for word in allowed:
             if word == given:
                 return word
-        raise self.wrong(f"allowed are {', '.join(map(repr, allowed))}")
+        raise self.wrong(f"expected one of {', '.join(map(repr, allowed))}")
 
     def boolean(self) -> bool:
         """Return a bool: a variable gives ``true`` or ``false``."""
@@ -148,7 +148,7 @@ class Setting(NamedTuple):
             with contextlib.suppress(OverflowError):
                 number = float(self.value)
         if not 0 < number < math.inf:
-            raise self.wrong(f"a number of {unit} above 0 is allowed")
+            raise self.wrong(f"expected a number of {unit} above 0")
         return number * factor
 
     def port(self) -> int:
@@ -162,7 +162,7 @@ class Setting(NamedTuple):
         else:
             number = self.value
         if not 0 <= number <= _LAST_PORT:
-            raise self.wrong(f"a port from 1 to {_LAST_PORT} is allowed, and 0 for any free one")
+            raise self.wrong(f"expected a port from 1 to {_LAST_PORT}, or 0 for any free port")
         return number
 
 

@@ -119,7 +119,7 @@ def _call(callback: Callback, module: ModuleType) -> None:
 
         pass_on(error)
         registry.default.count_error("instrumentation")
-        log.exception("%s could not be instrumented", module.__name__)
+        log.exception("could not instrument %s", module.__name__)
 
 
 def _found(

@@ -110,7 +110,7 @@ def handed_launch(environ: Mapping[str, str]) -> Launch | None:
         moment, host, program, tags, notes = json.loads(zlib.decompress(base64.b64decode(given)))
         return Launch(int(moment), str(host), dict(program), tuple(map(str, tags)), str(notes))
     except (ValueError, TypeError, RecursionError, zlib.error):
-        raise Setting(HANDED, given).wrong("tachograph run alone sets it") from None
+        raise Setting(HANDED, given).wrong("it is set by `tachograph run` and must not be set by hand") from None
 
 
 def tags_of(given: Setting) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ def tags_of(given: Setting) -> tuple[str, ...]:
         if len(tag) > _TAG:
             raise one.wrong(f"a tag has at most {_TAG} characters")
         if not tag.isprintable():
-            raise one.wrong("a tag has printable characters only")
+            raise one.wrong("a tag can contain only printable characters")
         tags.append(tag)
     found = tuple(dict.fromkeys(tags))
     if len(found) > MOST_TAGS:

@@ -63,7 +63,7 @@ class GroupWatch:
             found = Membership(int(module.get_rank()), int(module.get_world_size()))
         except Exception as error:  # noqa: BLE001 - the border to torch: the group may end in this moment
             registry.default.count_error("instrumentation")
-            _log.warning("the rank of this process is not known from its process group: %r", error)
+            _log.warning("could not read the rank of this process from its process group: %r", error)
         else:
             self._joined = found if found.rank >= 0 else self._joined
         self._known = id(group)
@@ -90,7 +90,7 @@ class GroupWatch:
                 call()
             except Exception:  # noqa: BLE001 - the border to the program's init_process_group
                 registry.default.count_error("instrumentation")
-                _log.exception("this process became a rank, and its telemetry did not begin")
+                _log.exception("could not start telemetry when this process became a rank")
 
     def reset_in_child(self) -> None:
         """Begin anew after a fork: the group is the parent's."""

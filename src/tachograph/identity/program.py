@@ -80,11 +80,13 @@ def interpreter(environ: Mapping[str, str] = os.environ) -> str:
         RuntimeError: there is no interpreter; the message says why.
     """
     if getattr(sys, "frozen", False):
-        raise RuntimeError("this program is frozen, and has no Python interpreter that could run another process")
+        raise RuntimeError("this program is frozen and has no Python interpreter that could start another process")
     if not sys.executable:
         raise RuntimeError("sys.executable is not set, so there is no Python interpreter for another process")
     if text(environ, STARTED_AS_HUB):
-        raise RuntimeError(f"sys.executable is {sys.executable}, which runs this program and is no Python interpreter")
+        raise RuntimeError(
+            f"sys.executable is {sys.executable}, which runs this program and is not a Python interpreter"
+        )
     return sys.executable
 
 

@@ -172,4 +172,4 @@ def _is_number(value: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _say_ignored(variable: str, value: str) -> None:
-    _log.warning("%s is %.100r: a number from 0 was expected, it is left out", variable, value)
+    _log.warning("ignoring %s=%.100r: expected a whole number, 0 or more", variable, value)

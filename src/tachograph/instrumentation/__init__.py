@@ -1,9 +1,9 @@
-"""Instrumentors in OpenTelemetry's sense: telemetry of other libraries, recorded without a change to the program.
+"""OpenTelemetry instrumentors: they record telemetry of other libraries without a change to the program.
 
-Its face beside the instrumentors: ``profiles`` and ``child_environment`` for the command ``run``; ``distro`` and
-``logs_specs`` are entry points; ``bridges`` has the instrumentors of libraries that programs log with, and
-``bridges.trainers`` the notes that the classes of ``tachograph.integrations`` take. An instrumentor is loaded at its
-first use: the command needs none.
+Each instrumentor is loaded when you first use it.
+
+Other packages of Tachograph also use ``profiles``, ``child_environment``, ``bridges`` and ``bridges.trainers``;
+``distro`` and ``logs_specs`` are entry points.
 """
 
 from __future__ import annotations

@@ -280,7 +280,11 @@ class Bridge:
         except Exception as error:  # noqa: BLE001 - the border to torch's event, any of whose values may fail
             pass_on(error)
             self._registry.count_error(SCOPE)
-            self._log_once("event", "an event of torch.monitor cannot be read (further ones are counted): %r", error)
+            message = (
+                "could not record an event of torch.monitor: %r "
+                "(further warnings are suppressed; see tachograph.errors)"
+            )
+            self._log_once("event", message, error)
 
     def _logged(self) -> int:
         """Return the number of logged events; each call of this counts as one, too."""

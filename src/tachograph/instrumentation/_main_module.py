@@ -65,7 +65,7 @@ class MainModule:
 
     def _trace(self) -> bool:
         if sys.gettrace() is not None:
-            _log.warning("--prof: the script's own functions are not profiled, since a debugger or coverage traces it")
+            _log.warning("--prof: not profiling the script's own functions because a debugger or coverage traces it")
             return False
         sys.settrace(self._calls)
         return True
@@ -113,7 +113,7 @@ class MainModule:
         except Exception as error:  # noqa: BLE001 - the border to the script: counted and said
             pass_on(error)
             registry.default.count_error("instrumentation")
-            _log.exception("the script's functions cannot be profiled")
+            _log.exception("could not profile the script's functions")
             self.close()
 
     def close(self) -> None:

@@ -154,7 +154,7 @@ class ElasticEvents:
         self._closed = False
         self._replaced: list[tuple[str, Any, Any]] = []
         if not all(hasattr(events, name) for name in _LOOKED_UP):
-            _log.warning("this torch's elastic events cannot be heard: none is recorded")
+            _log.warning("this version of torch is not supported: its elastic events are not recorded")
             return
         self._tap("_get_or_create_logger", self._recorded)
         self._tap("get_logging_handler", self._rendezvous)
@@ -179,7 +179,10 @@ class ElasticEvents:
         except Exception as error:  # noqa: BLE001 - the border to torch: it gets no error of ours
             pass_on(error)
             self._registry.count_error("torchelastic")
-            self._log_once("event", "an event of torchelastic cannot be recorded (further ones are counted): %r", error)
+            message = (
+                "could not record an event of torchelastic: %r (further warnings are suppressed; see tachograph.errors)"
+            )
+            self._log_once("event", message, error)
 
     def _recorded(self, arguments: Mapping[str, Any], _caller: FrameType | None, _logger: logging.Logger) -> None:
         event = arguments.get("event")
@@ -316,7 +319,10 @@ class ElasticMetrics:
         except Exception as error:  # noqa: BLE001 - the border to the program: it gets no error of ours
             pass_on(error)
             self._registry.count_error("torchelastic")
-            self._log_once("point", "a point of torchelastic cannot be recorded (further ones are counted): %r", error)
+            message = (
+                "could not record a value of torchelastic: %r (further warnings are suppressed; see tachograph.errors)"
+            )
+            self._log_once("point", message, error)
 
     def _silenced(self, handler: Any) -> bool:
         null = self._api.NullMetricHandler

@@ -84,7 +84,7 @@ def begin(*, directly: bool = True, forked: bool = False) -> None:
     try:
         settings = zero_code_settings(os.environ)
     except ValueError as error:
-        _log.warning("no telemetry, the program goes on without it: %s", error)
+        _log.warning("could not start telemetry, continuing without it: %s", error)
         return
     if settings.disabled:
         unmark_start(os.environ)
@@ -208,7 +208,7 @@ def _instrument_others(environ: Mapping[str, str]) -> None:
         except Exception as error:  # noqa: BLE001 - the border to their code
             pass_on(error)
             registry.default.count_error("instrumentation")
-            _log.warning("instrumentor %s could not be loaded: %r", entry_point.name, error)
+            _log.warning("could not load instrumentor %s: %r", entry_point.name, error)
 
 
 def instrument(prof: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> None:
@@ -225,8 +225,8 @@ def instrument(prof: Sequence[str] = (), environ: Mapping[str, str] = os.environ
     _attempt("torchelastic", _torchelastic)
     _attempt("torch.monitor", lambda: _torch_monitor(environ))
     _attempt("training steps", lambda: _torch_step(environ))
-    _attempt("--prof", lambda: _profile(prof, environ))
-    _attempt("what other libraries log", lambda: begin_bridges(environ))
+    _attempt("calls profiled with --prof", lambda: _profile(prof, environ))
+    _attempt("values that other libraries log", lambda: begin_bridges(environ))
 
 
 def uninstrument() -> None:
@@ -246,7 +246,7 @@ def _attempt(what: str, begin: Callable[[], None]) -> None:
     except Exception as error:  # noqa: BLE001 - zero code: the job goes on without us
         pass_on(error)
         registry.default.count_error("instrumentation")
-        _log.warning("%s is not recorded: %s", what, error)
+        _log.warning("could not start recording %s: %s", what, error)
 
 
 def _torchelastic() -> None:
@@ -272,7 +272,7 @@ def _asks_for_waits(environ: Mapping[str, str]) -> bool:
     try:
         return given is not None and given.choice(("1", "0")) == "1"
     except ValueError as error:
-        _log.warning("%s; no WaitCounter is measured", error)
+        _log.warning("%s; not measuring WaitCounters", error)
         return False
 
 

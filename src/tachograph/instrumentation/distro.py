@@ -56,7 +56,7 @@ class TachographConfigurator:
             begin()
         except Exception as error:  # noqa: BLE001 - the border to the program: it starts, with telemetry or without
             registry.default.count_error("instrumentation")
-            _log.warning("no telemetry, the program goes on without it: %r", error)
+            _log.warning("could not start telemetry, continuing without it: %r", error)
 
 
 def _other(group: str, variable: str) -> Any:

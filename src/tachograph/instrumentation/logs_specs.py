@@ -50,7 +50,7 @@ class TachographLogsSpecs(_torch.DefaultLogsSpecs):  # type: ignore[misc]
             _begin()
         except Exception as error:  # noqa: BLE001 - the border to torchrun: the job starts, with telemetry or without
             registry.default.count_error("torchelastic")
-            _log.warning("no telemetry, the job goes on without it: %r", error)
+            _log.warning("could not start telemetry, continuing without it: %r", error)
 
     def reify(self, envs: dict[int, dict[str, str]]) -> Any:
         """Return the files of the workers' output, as the default does, and log them."""
@@ -60,7 +60,7 @@ class TachographLogsSpecs(_torch.DefaultLogsSpecs):  # type: ignore[misc]
                 journal.default.append(OUTPUT, time.time_ns(), _output(local_rank, environ, found))
         except Exception as error:  # noqa: BLE001 - as above
             registry.default.count_error("torchelastic")
-            _log.warning("where the workers write is not recorded: %r", error)
+            _log.warning("could not record the paths of the workers' output: %r", error)
         return found
 
 

@@ -83,7 +83,7 @@ def parse(pattern: str) -> Pattern:
     module, colon, function = pattern.strip().partition(":")
     if not colon or not _MODULE.fullmatch(module) or not _FUNCTION.fullmatch(function):
         raise ValueError(
-            f"--prof is {pattern!r:.200}: write package.module:function or package.module:Class.method, "
+            f"--prof is {pattern!r:.200}: use package.module:function or package.module:Class.method, "
             "__main__:function for the script itself; * and ? are wildcards"
         )
     return Pattern(module, function)
@@ -154,7 +154,7 @@ class Profiles:
         except Exception as error:  # noqa: BLE001 - the border to the program: a class may forbid it
             pass_on(error)
             registry.default.count_error("instrumentation")
-            _log.exception("%s cannot be profiled", getattr(function, "__qualname__", name))
+            _log.exception("could not profile %s", getattr(function, "__qualname__", name))
         else:
             self._made.append((owner, name, member, made))
 
@@ -179,9 +179,9 @@ class Profiles:
             if pattern in self._used or not registry.default.enabled:
                 continue
             if pattern in self._seen:
-                why = f"module {self._seen[pattern]} defines nothing of that name that can be profiled"
+                why = f"module {self._seen[pattern]} has no function with a matching name that can be profiled"
             else:
-                why = "no such module was imported"
+                why = "the module was never imported"
             _log.warning("--prof %s matched nothing in %s (pid %d): %s", pattern, program_name(), self._pid, why)
 
 

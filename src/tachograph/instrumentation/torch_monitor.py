@@ -39,7 +39,7 @@ class WaitCounters:
         self._class: Any = getattr(monitor, "_WaitCounter", None)
         self._keys: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         if self._class is None:
-            _log.warning("this torch has no WaitCounters: nothing is measured")
+            _log.warning("this version of torch has no WaitCounters: not measuring them")
             return
         self._init = init = self._class.__dict__["__init__"]
         self._guard = guard = self._class.__dict__["guard"]
@@ -186,11 +186,11 @@ _log = logging.getLogger("tachograph")
 
 
 class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Sends the events and Stats of the real ``torch.monitor`` to the exporters of :func:`tachograph.start`.
+    """Export the events and Stats of torch's own ``torch.monitor`` through the exporters of :func:`tachograph.start`.
 
-    Events become log records; those of Stats also the gauges and sums of :class:`tachograph.monitor.Stat`.
-    ``opentelemetry-instrument`` loads it by its entry point. It imports no torch, but waits until the program does. Any
-    number of threads may log: these handlers cannot cause torch's own deadlock.
+    Events become log records; Stats also become the gauges and sums of :class:`tachograph.monitor.Stat`.
+    ``opentelemetry-instrument`` loads this instrumentor. It does not import torch, but waits until the program does.
+    Any number of threads may log: its handlers cannot cause the deadlock in torch.
     """
 
     _hook: ImportHook | None = None
@@ -267,5 +267,5 @@ def _from_environment() -> bool:
     try:
         return given is not None and given.choice(("1", "0")) == "1"
     except ValueError as error:  # zero code: the job goes on
-        _log.warning("%s; no WaitCounter is measured", error)
+        _log.warning("%s; not measuring WaitCounters", error)
         return False

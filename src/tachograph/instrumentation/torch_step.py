@@ -25,15 +25,15 @@ def asks_for_anatomy(environ: Mapping[str, str], *, default: bool) -> bool:
     try:
         return given.boolean() if given else default
     except ValueError as error:
-        log.warning("%s; the default is taken", error)
+        log.warning("%s; using the default", error)
         return default
 
 
 class TorchStepInstrumentor(AskedInstrumentor):
-    """Records where each training step's time goes: ``dl.step.*``; see docs/anatomy.md.
+    """Record where the time of each training step goes, as ``dl.step.*``; see docs/anatomy.md.
 
-    It imports no torch, but waits until the program does. No module gets a hook: ``torch.compile(fullgraph=True)``,
-    pickles and copies stay as they are.
+    It does not import torch, but waits until the program does. It adds no hooks to modules, so
+    ``torch.compile(fullgraph=True)``, pickling and copying work as before.
     """
 
     _steps: AnatomyOfSteps | None = None
@@ -43,11 +43,11 @@ class TorchStepInstrumentor(AskedInstrumentor):
         return ("torch >= 2.1.0a0",)
 
     def is_asked_for(self, environ: Mapping[str, str]) -> bool:
-        """Tell whether TACHOGRAPH_ANATOMY is ``true``."""
+        """Return whether TACHOGRAPH_ANATOMY is ``true``."""
         return asks_for_anatomy(environ, default=False)
 
     def begin(self, recording: Recording) -> None:
-        """Hook torch, now or once the program has imported it."""
+        """Instrument torch, now or when the program imports it."""
         self._steps = AnatomyOfSteps(*recording)
 
     def _uninstrument(self, **_ignored: Any) -> None:

@@ -19,12 +19,12 @@ EVENTS = "torch.distributed.elastic.events"
 
 
 class TorchElasticInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Records the metrics and events of the real torchelastic.
+    """Record the metrics and events of torch's own torchelastic.
 
-    They reach the given providers, else the program's global ones and the exporters of :func:`tachograph.start`.
-
-    ``opentelemetry-instrument`` loads it by its entry point. It imports no torch, but waits until the program does.
-    Handlers that the program configures, before or after, get the same points as without it.
+    They go to the providers that you pass, otherwise to the global providers and the exporters of
+    :func:`tachograph.start`. ``opentelemetry-instrument`` loads this instrumentor. It does not import torch, but waits
+    until the program does. Handlers that the program configures, earlier or later, receive the same points as without
+    it.
     """
 
     _hooks: tuple[ImportHook, ...] = ()

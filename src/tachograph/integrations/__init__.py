@@ -1,9 +1,9 @@
-"""Callbacks, loggers and trackers that trainers take, for programs that name them.
+"""Callbacks, loggers and trackers for training libraries, for programs that add them explicitly.
 
-Each is a subclass of its library's own, in a module that is named after the library and loads it: ``transformers``,
-``lightning``, ``accelerate``, ``ray``, ``torchtitan``. No library is a dependency of ours; a missing one is an
-ImportError that says what to install.
+There is one module per library: ``transformers``, ``lightning``, ``accelerate``, ``ray`` and ``torchtitan``. Each class
+is a subclass of the library's own class. The libraries are not dependencies of Tachograph: importing a module without
+its library raises an ImportError that names the package to install.
 
-Values go where all values of the process go: under ``tachograph run``, after :func:`tachograph.start`, or into the
-program's own OpenTelemetry. If the library's bridge is on as well, each value counts once.
+Values are exported like all values of the process: under ``tachograph run``, after :func:`tachograph.start`, or through
+the program's own OpenTelemetry. If the library's bridge is on as well, each value is recorded once.
 """

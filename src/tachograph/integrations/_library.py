@@ -22,5 +22,5 @@ def library(name: str, install: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != name:
             raise
-        message = f"this needs {name}, which is not installed: pip install {install!r}"
+        message = f"this integration requires {name}, which is not installed: pip install {install!r}"
         raise ImportError(message, name=error.name) from error

@@ -17,14 +17,14 @@ _LIBRARY = "accelerate"
 
 
 class TachographTracker(GeneralTracker):  # type: ignore[misc]
-    """Recorder of ``Accelerator.log``: ``Accelerator(log_with=TachographTracker())``.
+    """Record the values of ``Accelerator.log``: ``Accelerator(log_with=TachographTracker())``.
 
-    After ``accelerate.tracking.register_tracker_class(TachographTracker)`` its name serves as well:
-    ``Accelerator(log_with="tachograph")``. x is the step, or without one the count of the metric's values. As with
-    Accelerate's own trackers, the main process records.
+    After ``accelerate.tracking.register_tracker_class(TachographTracker)`` you can also use its name:
+    ``Accelerator(log_with="tachograph")``. x is the step, or a running count of the values. As with
+    Accelerate's own trackers, only the main process records.
 
     Args:
-        run_name: of the project, as ``init_trackers`` gives it. It is not used: the process has one run already.
+        run_name: the project name that ``init_trackers`` passes. It is not used, since the process already has a run.
     """
 
     name = "tachograph"
@@ -42,10 +42,10 @@ class TachographTracker(GeneralTracker):  # type: ignore[misc]
 
     @on_main_process  # type: ignore[untyped-decorator]
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """Take the configuration of the run."""
+        """Record the configuration of the run."""
         note(_LIBRARY, "config", values)
 
     @on_main_process  # type: ignore[untyped-decorator]
     def log(self, values: Mapping[str, Any], step: int | None = None, **_kwargs: Any) -> None:
-        """Take the numbers among values; a text is left out."""
+        """Record the numbers among the values; strings are ignored."""
         note(_LIBRARY, "take", values, step)

@@ -31,15 +31,15 @@ _LIBRARY = "lightning"
 
 
 class TachographLogger(Logger):  # type: ignore[misc]
-    """Recorder of a ``LightningModule`` or ``Fabric``: ``Trainer(logger=TachographLogger())``.
+    """Record the values of a ``LightningModule`` or ``Fabric``: ``Trainer(logger=TachographLogger())``.
 
-    ``train/loss`` is the metric ``loss`` of the group ``train``; x is the step that Lightning gives its loggers. As
-    with its own loggers, the process of rank zero records. Checkpoints lie in
+    ``train/loss`` is the metric ``loss`` of the group ``train``; x is the step that Lightning passes to its loggers. As
+    with Lightning's own loggers, only rank zero records. Checkpoints are in
     ``<default_root_dir>/<name>/<version>/checkpoints``.
 
     Args:
-        name: of the experiment.
-        version: of it; by default the id of the run.
+        name: the name of the experiment.
+        version: the version of the experiment; by default the run id.
     """
 
     def __init__(self, name: str = "tachograph", version: str | None = None) -> None:
@@ -53,7 +53,7 @@ class TachographLogger(Logger):  # type: ignore[misc]
 
     @property
     def version(self) -> str:
-        """The version of the experiment: the id of the run, as far as it is a name of a folder."""
+        """The version of the experiment: by default the run id, as a valid folder name."""
         if self._version is None:
             pipeline = running_pipeline()
             run = pipeline.settings.run_id if pipeline is not None else str(resource_attributes()["dl.run.id"])
@@ -63,16 +63,16 @@ class TachographLogger(Logger):  # type: ignore[misc]
     @property
     @rank_zero_experiment  # type: ignore[untyped-decorator]
     def experiment(self) -> ModuleType:
-        """The module ``tachograph.metric``, for ``self.logger.experiment.log(…)``; in other ranks a dummy."""
+        """The module ``tachograph.metric``, for ``self.logger.experiment.log(…)``; a dummy in other ranks."""
         return metric
 
     @rank_zero_only  # type: ignore[untyped-decorator]
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Take the values of one call; without a step, x is the count of the metric's values."""
+        """Record the values of one call; without a step, x is a running count of the metric's values."""
         note(_LIBRARY, "take", metrics, step)
 
     @rank_zero_only  # type: ignore[untyped-decorator]
     def log_hyperparams(self, params: Mapping[str, Any] | Namespace | None, *_args: Any, **_kwargs: Any) -> None:
-        """Take hyperparameters as the run's configuration."""
+        """Record hyperparameters as the configuration of the run."""
         if params is not None:
             note(_LIBRARY, "config", params)

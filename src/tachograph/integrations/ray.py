@@ -19,19 +19,20 @@ _PATIENCE, _PAUSE = 1.0, 30.0  # seconds: of a delivery, and until the next one 
 
 
 class TachographCallback(UserCallback):  # type: ignore[misc]
-    """Recorder of ``ray.train.report``: ``RunConfig(callbacks=[TachographCallback()])``.
+    """Record the values of ``ray.train.report``: ``RunConfig(callbacks=[TachographCallback()])``.
 
-    As in ``Result.metrics``, the values are those of the worker of rank zero; nested ones have a slash between their
-    names. x is the first that is there of global_step, step, iteration and epoch, else the count of the values.
+    As in ``Result.metrics``, the values are those of the worker with rank zero; names of nested values are joined with
+    a slash. x is the first of global_step, step, iteration and epoch that is present, otherwise the number of the
+    value.
 
-    Ray calls it in the process of the training's controller: under ``tachograph run`` that one records, too; a
-    ``start()`` in the driver does not reach it. Its values leave at once: Ray kills that process in the end.
+    Ray calls this in the process of the training's controller. That process records under ``tachograph run``; a
+    ``start()`` in the driver does not reach it. Values are exported at once, because Ray kills the process at the end.
     """
 
     _next = 0.0  # of monotonic time: of the next delivery
 
     def after_report(self, run_context: Any, metrics: Sequence[Mapping[str, Any]], checkpoint: Any) -> None:  # noqa: ARG002 - as it is called
-        """Take the values of one ``ray.train.report``."""
+        """Record the values of one ``ray.train.report``."""
         first = metrics[0] if metrics else None
         if isinstance(first, Mapping):
             step = next((first[name] for name in _STEPS if name in first), None)

@@ -44,19 +44,19 @@ def register_tachograph_handler(
     output_dir: str,  # noqa: ARG001 - as it is called
     **_more: Any,
 ) -> None:
-    """Record the scalars and spans of torchtitan's structured logger, each rank its own.
+    """Record the scalars and spans of torchtitan's structured logger, in each rank.
 
-    torchtitan calls it where ``TITAN_STRUCT_LOGGER_HANDLERS`` names it:
-    ``tachograph.integrations.torchtitan.register_tachograph_handler``. torchtitan's own file of JSON lines stays where
-    the variable names ``torchtitan.observability.structured_logger.jsonl_handler.register_jsonl_handler``, too.
+    torchtitan calls this function if ``TITAN_STRUCT_LOGGER_HANDLERS`` names it:
+    ``tachograph.integrations.torchtitan.register_tachograph_handler``. To keep torchtitan's own JSON lines file, let
+    the variable also name ``torchtitan.observability.structured_logger.jsonl_handler.register_jsonl_handler``.
 
-    A scalar of ``log_trace_scalar`` is a curve over the step, a span of ``log_trace_span`` a value of the histogram
-    ``<span>.duration`` in milliseconds; their group is the source (``trainer``).
+    A scalar of ``log_trace_scalar`` becomes a curve over the step, and a span of ``log_trace_span`` a value of the
+    histogram ``<span>.duration`` in milliseconds. Their group is the source (``trainer``).
 
     Args:
-        structured_logger: gets the handler.
-        rank: of the process, which has told it already.
-        source: of the records.
-        output_dir: for files; there are none.
+        structured_logger: the logger that the handler is added to.
+        rank: the rank of the process; not used.
+        source: the source of the records.
+        output_dir: a folder for files; not used.
     """
     structured_logger.addHandler(_Handler(source))

@@ -14,17 +14,17 @@ _LIBRARY = "transformers"
 
 
 class TachographCallback(TrainerCallback):  # type: ignore[misc]
-    """Recorder of a ``Trainer``: ``Trainer(…, callbacks=[TachographCallback()])``.
+    """Record the values of a ``Trainer``: ``Trainer(…, callbacks=[TachographCallback()])``.
 
-    ``eval_loss`` is the metric ``loss`` of the group ``eval``, ``loss`` that of the group ``train``; x is the global
-    step. The training's arguments are the run's configuration. As with transformers' own callbacks, the process of rank
-    zero records.
+    ``eval_loss`` is the metric ``loss`` of the group ``eval``, and ``loss`` that of the group ``train``; x is the
+    global step. The training arguments become the configuration of the run. As with transformers' own callbacks, only
+    rank zero records.
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_more: Any) -> None:  # noqa: ARG002 - as it is called
-        """Take the arguments of the training as the configuration."""
+        """Record the training arguments as the configuration."""
         note(_LIBRARY, "on_train_begin", None, args, state)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_more: Any) -> None:
-        """Take the values of one call of ``Trainer.log``."""
+        """Record the values of one call of ``Trainer.log``."""
         note(_LIBRARY, "on_log", None, args, state, control, logs or {})

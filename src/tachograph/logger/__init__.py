@@ -1,10 +1,10 @@
-"""Points with a measurement, tags and fields: ``MetricsLogger``, a drop-in for Templar's.
+"""Points with a measurement, tags and fields: ``MetricsLogger``, a drop-in replacement for Templar's logger.
 
-A point goes into the journal, and from there to the logger's own InfluxDB and to every exporter of
-:func:`tachograph.start` that takes events; each numeric field is also a gauge. Nothing needs to be set up.
+Each point goes to the logger's InfluxDB and to every exporter of :func:`tachograph.start` that accepts events; each
+numeric field is also a gauge. Nothing needs to be set up.
 
-Beside these names the exporters, the pipeline and the commands use ``influx_target``, the address of a database, and
-``point``, the attributes of one logged point.
+Other packages of Tachograph also use ``influx_target``, the address of a database, and ``point``, the attributes of a
+logged point.
 """
 
 from __future__ import annotations
@@ -67,42 +67,43 @@ MetricsLoggerWriteOptions = MertricsLoggerWriteOptions
 
 
 class MetricsLogger:
-    """A logger of points, to InfluxDB and to every exporter of :func:`tachograph.start` that takes events.
+    """A logger of points that writes to InfluxDB and to every exporter of :func:`tachograph.start` that accepts events.
 
-    Arguments win over the ``INFLUXDB_*`` variables, which are read here. Without a host, points go to those exporters
-    alone. Leaving it as a context manager closes it.
+    Arguments win over the ``INFLUXDB_*`` variables, which are read when the logger is created. Without a host, points
+    go to the exporters only. As a context manager, it closes on exit.
 
     Args:
-        host: of the InfluxDB (``INFLUXDB_HOST``): a URL, or a name, which means https, or http where it is loopback.
-        port: its port (``INFLUXDB_PORT``; 8086).
-        database: the bucket (``INFLUXDB_DATABASE``; ``tplr``).
-        token: ``INFLUXDB_TOKEN``; without one no Authorization header is sent.
-        org: the organisation (``INFLUXDB_ORG``; ``tplr``).
-        prefix: goes before each measurement.
-        uid: a tag of each point, as are ``prefix``, ``version``, ``runtime_id``, ``role``, ``group`` and ``job_type``;
-            one that is empty is left out.
-        version: of the program.
-        runtime_id: tells starts of the program apart; by default it is random, and a forked process has its own.
-        role: the role of the process; a ``validator`` writes 10,000 points at once, others 1,000.
-        config: a mapping, or an object with attributes: each public string, number or bool in it, as it is now, is a
-            tag ``config_<name>``.
-        group: the group that the process belongs to; ``job_type`` is its part there.
-        job_type: see ``group``.
-        max_queue_size: points that may wait in memory; beyond it the oldest is dropped, and counted.
-        max_workers: writes to the InfluxDB at a time.
-        counting_tags: how tags that count up leave: each as a ``"tag"``, or as a ``"field"``, which costs InfluxDB no
-            series.
+        host: a URL, or a host name, which means https, or http for a loopback address (``INFLUXDB_HOST``).
+        port: the port (``INFLUXDB_PORT``; default 8086).
+        database: the bucket (``INFLUXDB_DATABASE``; default ``tplr``).
+        token: the token (``INFLUXDB_TOKEN``); without one, no Authorization header is sent.
+        org: the organization (``INFLUXDB_ORG``; default ``tplr``).
+        prefix: a prefix of each measurement.
+        uid: a tag of each point, like ``prefix``, ``version``, ``runtime_id``, ``role``, ``group`` and ``job_type``; an
+            empty one is omitted.
+        version: the version of the program.
+        runtime_id: distinguishes starts of the program; random by default, and different in a forked process.
+        role: the role of the process; a ``validator`` writes 10,000 points at once, any other role 1,000.
+        config: a mapping, or an object with attributes; each public string, number or bool becomes a tag
+            ``config_<name>`` with its present value.
+        group: the group that the process belongs to.
+        job_type: the part of the process in its group.
+        max_queue_size: the maximum number of points in memory; further points drop the oldest ones, which are counted.
+        max_workers: the number of concurrent writes to InfluxDB.
+        counting_tags: how to write tags that count up: as a ``"tag"``, or as a ``"field"``, which creates no series in
+            InfluxDB.
         integers: ``"integer"`` to write integers as integers to InfluxDB, or ``"float"`` to write all numbers as floats
-            (``INFLUXDB_INTEGERS``; ``integer``).
-        counting_names: the tags that count up by their name; the first that a point has as a number is its x. Others
-            count up once they have had more than 32 values. None of them is a label of a metric.
-        write_options: win over the role.
-        journal: takes the points; only the process's own is delivered.
-        registry: has the gauges.
+            (``INFLUXDB_INTEGERS``; default ``integer``).
+        counting_names: names of tags that count up; the first one with a number is the point's x. Other tags count up
+            once they have more than 32 values. None of them becomes a metric label.
+        write_options: options of writes; they win over the defaults of the role.
+        journal: stores the points until they are exported; only the process's own journal is exported.
+        registry: contains the gauges.
 
     Raises:
-        ValueError: a host or a port that is none, a size below 1, or another ``counting_tags`` or ``integers``.
-        TypeError: an argument is of another type.
+        ValueError: the host or port is invalid, a size is below 1, or ``counting_tags`` or ``integers`` has another
+            value.
+        TypeError: an argument has the wrong type.
     """
 
     def __init__(  # noqa: PLR0917 - the original's arguments
@@ -132,7 +133,7 @@ class MetricsLogger:
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in {"self", "journal", "registry"}}
         if counting_tags not in {"tag", "field"}:
-            raise ValueError(f'counting_tags is "tag" or "field", not {counting_tags!r:.100}')
+            raise ValueError(f'counting_tags must be "tag" or "field", not {counting_tags!r:.100}')
         if write_options is None:
             write_options = MertricsLoggerWriteOptions(BATCH_SIZES.get(role, BATCH_SIZE))
         target = InfluxTarget.read(
@@ -189,25 +190,25 @@ class MetricsLogger:
         with_gpu_metrics: bool = False,
         sample_rate: float = 1.0,
     ) -> None:
-        """Log one point; never waits, and raises for no value of a tag or a field.
+        """Log one point. This never blocks, and raises for no value of a tag or field.
 
-        A point without a field is not logged, but counted.
+        A point without fields is dropped and counted.
 
         Args:
-            measurement: the name of the point; the logger's prefix goes before it.
-            tags: tell points apart; each becomes a string.
-            fields: its values; see :func:`process_value`. A list of numbers becomes the fields ``<name>_mean``,
-                ``_min``, ``_max`` and ``_median``; a field that the program itself calls so wins.
-            timestamp: when, in nanoseconds since 1970; without it, or 0, it is now, and later than the logger's point
-                before.
+            measurement: the name of the point; the logger's prefix is added before it.
+            tags: distinguish points; each value becomes a string.
+            fields: the values; see :func:`process_value`. A list of numbers becomes the fields ``<name>_mean``,
+                ``_min``, ``_max`` and ``_median``; a field that you pass under such a name wins.
+            timestamp: nanoseconds since 1970; without it, or with 0, the current time, after the logger's previous
+                point.
             with_system_metrics: add ``sys_cpu_usage``, ``sys_mem_used`` and ``sys_mem_total``.
-            with_gpu_metrics: add the ``gpu_*`` fields of the process's device, and its tags.
-            sample_rate: the probability that the point is logged at all, from 0 to 1.
+            with_gpu_metrics: add the ``gpu_*`` fields and tags of the process's device.
+            sample_rate: the probability of logging the point, from 0 to 1.
 
         Raises:
-            TypeError: tags or fields are no mappings, the measurement is no string, the timestamp no int.
-            ValueError: the name of the point is empty or longer than 1,024 characters, or the timestamp or the sample
-                rate is out of its range.
+            TypeError: tags or fields are not mappings, the measurement is not a string, or the timestamp is not an int.
+            ValueError: the name of the point is empty or longer than 1,024 characters, or the timestamp or sample rate
+                is out of range.
         """
         if tags.__class__ is not dict or fields.__class__ is not dict:
             tags, fields = checked_mapping("tags", tags), checked_mapping("fields", fields)
@@ -215,7 +216,10 @@ class MetricsLogger:
             return
         if self._off or not switch.on:
             if self._closed and switch.on:
-                self._origin.lose("closed", "a point came after close() of its logger (further ones are counted)")
+                self._origin.lose(
+                    "closed",
+                    "dropped a point logged after close() (further warnings are suppressed; see tachograph.dropped)",
+                )
             return
         when = checked_timestamp(timestamp) if timestamp else 0
         more: Mapping[str, str] | None = None
@@ -276,11 +280,12 @@ class MetricsLogger:
     def _shape(self, measurement: str, tags: Mapping[str, object], fields: Mapping[str, object]) -> Shape | None:
         if not isinstance(measurement, str):
             raise TypeError(f"a measurement must be a string, not {type(measurement).__name__}: {measurement!r:.100}")
-        name = check_name(self._prefix + measurement, "name of a point")
+        name = check_name(self._prefix + measurement, "the name of a point")
         if not name:
-            raise ValueError("the name of a point, prefix and measurement, must not be empty")
+            raise ValueError("the name of a point (prefix and measurement) must not be empty")
         if not fields:
-            self._origin.lose("empty", "%r: a point without a field was not logged (further ones are counted)", name)
+            message = "%r: dropped a point without fields (further warnings are suppressed; see tachograph.dropped)"
+            self._origin.lose("empty", message, name)
             return None
         if len(self._shapes) >= _SHAPES:
             self._shapes.clear()
@@ -300,13 +305,13 @@ class MetricsLogger:
             self._shapes[measurement, shape.tag_names, shape.field_names] = shape
 
     def flush(self, timeout: float = TIMEOUT) -> bool:
-        """Deliver all logged points, within ``timeout`` seconds; False where some still wait."""
+        """Export all logged points within ``timeout`` seconds. Return False if some are still waiting."""
         return self._off or _delivery.flush(timeout)
 
     def close(self, timeout: float = TIMEOUT) -> None:
-        """Deliver all logged points, within ``timeout`` seconds, and log no more; later points are counted as dropped.
+        """Export all logged points within ``timeout`` seconds and stop logging; later points are dropped and counted.
 
-        Points that could not leave by then leave in the background, or wait on the disk for the next process.
+        Points that are not exported in time are exported in the background, or wait on disk for the next process.
         """
         with self._lock:
             if self._closed:

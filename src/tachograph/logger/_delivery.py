@@ -34,7 +34,8 @@ def acquire(wanted: InfluxTarget) -> InfluxTarget | None:
         targets[target] = targets.get(target, 0) + 1
         journals.default.pin(True)
     if target != wanted:
-        log.warning("%s: another logger writes there already, this one's points go its way: %r", target.url, target)
+        message = "%s: another logger already writes to this database, using its settings for this logger as well: %r"
+        log.warning(message, target.url, target)
     if pipeline is not None and pipeline.write(target):
         return target
     _leave(target)

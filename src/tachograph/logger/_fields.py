@@ -50,7 +50,7 @@ class Arriving:
         pause = _SHORTEST_WAIT
         while not self._ready():
             if time.monotonic() >= deadline:
-                raise TimeoutError("a value did not arrive from its device")
+                raise TimeoutError("timed out while copying a value from its device")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_WAIT)
         return _plain(self._take())
@@ -86,11 +86,11 @@ def field(value: object) -> Field:  # noqa: PLR0911 - a table
 
 
 def process_value(value: object) -> Number | str | dict[str, float]:
-    """Return the value of a field; of a list of numbers ``mean``, ``min``, ``max`` and ``median``.
+    """Return the value to write for a field; for a list of numbers, its ``mean``, ``min``, ``max`` and ``median``.
 
-    An int stays an int (a bool becomes 0 or 1), a float a float, a string a string; a list of ints becomes a string, as
-    lists of peers do; None and an empty list become 0.0, anything else its ``str()``. NumPy's and torch's scalars are
-    numbers, their arrays lists. Only here, a value on a device is waited for.
+    Ints, floats and strings stay as they are; a bool becomes 0 or 1. A list of ints becomes a string, like a list of
+    peers. None and an empty list become 0.0. Anything else becomes its ``str()``. Scalars of NumPy and torch are
+    numbers, and their arrays are lists. This function waits for a value on a device; ``log`` does not.
     """
     found = field(value)
     if isinstance(found, Arriving):
@@ -110,7 +110,7 @@ def _of_array(value: Any) -> Field:
     if device == "cuda":
         return _from_cuda(value)
     if device != "cpu":
-        raise RuntimeError(f"a tensor on {value.device} cannot be read without waiting for it: log .item() yourself")
+        raise RuntimeError(f"reading a tensor on {value.device} would block: log .item() instead")
     if value.ndim == 0:
         number = value.item()
         return float(number) if hasattr(number, "ndim") else field(number)  # NumPy's long double stays as it is

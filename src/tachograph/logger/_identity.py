@@ -108,7 +108,7 @@ class TagCensus:
                 return True
             self._seen[measurement, tag] = None
         log.warning(
-            "tag %r of %r has more than %d values: it is no label of the metrics any more, but stays in every event",
+            "tag %r of %r has more than %d values: it is no longer a metric label, but stays in every event",
             tag,
             measurement,
             LABEL_VALUES,
@@ -121,7 +121,7 @@ class TagCensus:
 
     def say_counting(self, tag: str, how: str) -> None:
         """Log once of a tag that it counts up by its name."""
-        message = "tag %r counts up: it is no label of the metrics, a number is the point's x%s"
+        message = "tag %r is a counter: using it as the point's x if it is a number, and not as a metric label%s"
         self._log_once(tag, message, tag, how, level=logging.INFO)
 
 

@@ -16,7 +16,7 @@ _log_once = LogOnce()
 
 
 def get_system_metrics() -> dict[str, int | float | str]:
-    """Return ``cpu_usage`` (percent), ``mem_used`` and ``mem_total`` (MB), read a moment ago; empty where unknown."""
+    """Return recent values of ``cpu_usage`` (percent), ``mem_used`` and ``mem_total`` (MB); empty if unknown."""
     return _read("system_fields")
 
 
@@ -32,5 +32,5 @@ def _read(which: str) -> dict[str, int | float | str]:
     except Exception as error:  # noqa: BLE001 - whatever the machine's libraries raise, the program goes on without
         pass_on(error)
         registries.default.count_error("hardware")
-        _log_once(which, "%s are left out (%s): %r", which, install_command("hardware"), error)
+        _log_once(which, "could not read %s (%s): %r", which, install_command("hardware"), error)
         return {}

@@ -83,7 +83,7 @@ class Origin:
         for key, value in given.items():
             name = key if key.__class__ is str else self._shown(key)
             if name in found:
-                self.say("two tags or two fields are both called %r: the first of them stays", name)
+                self.say("two tags or two fields have the name %r: keeping the first one", name)
             elif name is not None:
                 found[name] = value
         return found
@@ -97,7 +97,7 @@ class Origin:
     def _shown(self, value: Any) -> str | None:
         try:
             if getattr(getattr(value, "device", None), "type", "cpu") != "cpu":
-                self.say("a tag is on a device, and is not waited for: give its .item()")
+                self.say("a tag is a tensor on a device and reading it would block: pass its .item()")
                 return f"<{type(value).__name__}>"
             if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
                 value = value.item()
@@ -105,7 +105,10 @@ class Origin:
         except Exception as error:  # noqa: BLE001 - the border to user code: whatever an object raises that is read
             pass_on(error)
             self.registry.count_error("logger")
-            self.say("a tag or a name was left out (further ones are counted): %r", error)
+            self.say(
+                "dropped a tag or a name that has no text: %r (further warnings are suppressed; see tachograph.errors)",
+                error,
+            )
             return None
 
     def gauge(self, name: str, labels: Mapping[str, str]) -> Record:
@@ -117,7 +120,11 @@ class Origin:
             return declared.bind(**labels)
         except (TypeError, ValueError) as error:
             self.registry.count_error("logger")
-            self.say("a field has no gauge, it leaves in events alone (further ones are counted): %s", error)
+            self.say(
+                "recording a field only in events, without a gauge: %s "
+                "(further warnings are suppressed; see tachograph.errors)",
+                error,
+            )
             return nothing
 
 
@@ -170,7 +177,7 @@ class Shape:
         self.gauges: dict[Any, Gauges] = {}
         for name in tag_names:
             if name in origin.counting:
-                origin.census.say_counting(name, ", and a field of its line" if origin.as_fields else "")
+                origin.census.say_counting(name, "; it is written as a field" if origin.as_fields else "")
         self.places = tuple(
             place
             for place, name in enumerate(tag_names)
@@ -206,7 +213,8 @@ class Shape:
             found = field(value)
         except Exception as error:  # noqa: BLE001 - the border to user code: whatever an object raises that is read
             pass_on(error)
-            self.origin.lose("no_number", "field %r was left out (further ones are counted): %s", name, error)
+            message = "dropped field %r: %s (further warnings are suppressed; see tachograph.dropped)"
+            self.origin.lose("no_number", message, name, error)
             return None
         if isinstance(found, Statistics):
             for flat, number in _flattened(name, found).items():
@@ -266,13 +274,16 @@ class Shape:
             return value.wait(deadline)
         except Exception as error:  # noqa: BLE001 - a device that fails costs the point this field, and nothing else
             pass_on(error)
-            self.origin.lose("no_number", "field %r was left out (further ones are counted): %s", name, error)
+            message = "dropped field %r: %s (further warnings are suppressed; see tachograph.dropped)"
+            self.origin.lose("no_number", message, name, error)
             return None
 
     def _add_flattened(self, fields: dict[str, Number | str], name: str, found: Statistics) -> None:
         for flat, number in _flattened(name, found).items():
             if flat in self.field_names:
-                self.origin.say("field %r is yours: that of the list %r is left out", flat, name)
+                self.origin.say(
+                    "field %r already exists: dropped the statistic of the same name of list %r", flat, name
+                )
             else:
                 fields[encodable(flat)] = number
 

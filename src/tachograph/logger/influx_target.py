@@ -19,10 +19,10 @@ _PORTS = range(1, 65_536)
 
 @dataclass(frozen=True)
 class MertricsLoggerWriteOptions:
-    """Options of a logger's writes to its InfluxDB; spelled as the original has it.
+    """Options of a logger's writes to InfluxDB, spelled as in the original.
 
     Attributes:
-        batch_size: points in one write, at most.
+        batch_size: the maximum number of points in one write.
     """
 
     batch_size: int = 5_000
@@ -59,8 +59,8 @@ class InfluxTarget:
         """Refuse a wrong token here: the first write would do so in a message that shows it."""
         if not self.token.isprintable() or not _is_latin1(self.token):
             raise ValueError(
-                "the token (token= or INFLUXDB_TOKEN) has a character that no HTTP header can carry, "
-                "such as the end of a line: it is not shown here"
+                "the token (token= or INFLUXDB_TOKEN; not shown here) contains a character that HTTP headers do not "
+                "allow, such as a line break"
             )
 
     @property
@@ -166,9 +166,9 @@ def _split(where: str, host: str) -> SplitResult:
         parts = urlsplit(host if "://" in host else f"//{_bracketed(host)}")
         parts.port  # noqa: B018 - reading it is what checks it
     except ValueError as error:
-        raise ValueError(f"{where} is no host name and no URL: {error}") from None
+        raise ValueError(f"{where} is neither a host name nor a URL: {error}") from None
     if "@" in parts.netloc:
-        raise ValueError(f"{where} has credentials in its URL: give them as token= or INFLUXDB_TOKEN")
+        raise ValueError(f"{where} contains credentials: pass them as token= or INFLUXDB_TOKEN")
     if parts.scheme not in {"", "http", "https"} or not parts.hostname or parts.query or parts.fragment:
         raise ValueError(f"{where} must be a host name, or a URL like https://host:8086: {host!r:.100}")
     if any(letter.isspace() or not letter.isprintable() for letter in host):

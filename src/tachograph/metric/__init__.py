@@ -1,12 +1,10 @@
-"""Curves of experiments: ``Metric``, its chart, progress bars, tasks; ``log()``, ``config()``, ``summary()`` of a run.
+"""Curves of experiments: ``Metric`` and its chart, ``log()``, ``config()``, ``summary()``, progress bars and tasks.
 
-A value passes from ``Metric.record`` into the curve of the execution that runs
-(:class:`~tachograph.recording.curve.CurveRecorder`): a gauge shows it as it is now, and a fold makes points of the
-values, each with its x, which wait in the journal. Nothing needs to be set up: values from before
-:func:`tachograph.start` leave once that is called.
+Nothing needs to be set up: values recorded before :func:`tachograph.start` are exported once you call it.
+:class:`Metric` adds a value to the curve of the current execution: a gauge has the last value, and the points of the
+curve, each with its x, wait in the journal until they are exported.
 
-Beside these names other rooms use ``execution``; and for values that other libraries log, ``logged``, to which
-``log()`` appends its rows, with ``LoggedValues`` and ``KeySet``, and ``Dictionary``, which ``config()`` is made of.
+Other packages of Tachograph also use ``execution`` and, to record values of other libraries, ``logged``.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ class _MetricCurves:
         self, definition: Definition, a_second: float | None, late: Execution | None, registry: Registry
     ) -> None:
         self.definition, self._late = definition, late
-        self.at = f"at, of Metric.record for {definition.key!r},"
+        self.at = f"at= of Metric {definition.key!r}"
         self.by_execution: dict[Execution, CurveRecorder] = {}
         self.home: CurveRecorder | None = None
         self._a_second = a_second
@@ -100,21 +98,21 @@ class _MetricCurves:
 
 
 class Metric:
-    """One curve: values over x.
+    """A curve: values over x.
 
     Args:
-        key: names the metric; within an execution there is one of a key.
-        group: the chart, which metrics of one group share, or only its name.
-        scale: the y axis, which metrics of one group share by its name, or only its name.
-        throttle: points a second at most. The first value goes at once, then one point at the end of each interval: its
-            last value, with its smallest and its largest one and their x. None for a point each value.
-        execution: where it always records, with its clock, its journal and its registry; by default in the one that
-            runs: the task, or else the process.
+        key: the metric's name, unique within an execution.
+        group: the chart that the metrics of a group share, or its name.
+        scale: the y-axis, or its name; metrics of a group whose scales have the same name share it.
+        throttle: the maximum number of points per second. The first value is recorded at once, then one point at the
+            end of each interval, with its last, smallest and largest value and their x. None records every value.
+        execution: the execution to record in, with its clock, journal and registry. By default it is the current one:
+            the running task, or else the process.
 
     Raises:
-        TypeError: an argument is of another type.
-        ValueError: the key is empty or too long, ``throttle`` is not above zero, or a definition that has recorded in
-            this execution says something else of the key, its group or its scale.
+        TypeError: an argument has the wrong type.
+        ValueError: the key is empty or too long, ``throttle`` is not above zero, or an earlier definition of this key,
+            its group or its scale in the same execution says something else.
     """
 
     __slots__ = {
@@ -123,18 +121,17 @@ class Metric:
         "_throttle": "",
         "record": """Record a value: ``record(value, *, at=None)``.
 
-        Numbers of Python, NumPy and torch (one element); a bool is 0 or 1; NaN and infinities are recorded as they are.
-        Anything else is counted as dropped, and said once. ``at`` is x; without it, the seconds since the execution
-        began. If it goes back, a new branch of the curve begins.
-        Points hold double precision.
+        Values are numbers of Python, NumPy or torch (one element), including NaN and infinities; a bool is 0 or 1.
+        Anything else is dropped and counted, with one warning. Points have double precision. ``at`` is x; by default it
+        is the number of seconds since the execution began. If x goes back, a new branch of the curve begins.
 
-        An attribute that holds a plain function: ``record = metric.record`` outside the loop is as good.
+        ``record`` is a plain function in an attribute, so you can write ``record = metric.record`` before the loop.
 
         Raises:
-            TypeError: ``at`` is no number, or a bool.
-            ValueError: ``at`` is not finite, or beyond the range of floats (while values are held back, such an integer
-                becomes the largest float instead); at the first value in an execution, also for a definition that says
-                something else than one that has recorded there.
+            TypeError: ``at`` is not a number, or is a bool.
+            ValueError: ``at`` is not finite or is beyond the range of floats (a throttled metric may record such an
+                integer as the largest float instead), or, at the first value in an execution, another definition that
+                has recorded there differs from this one.
         """,
     }
     record: Callable[..., None]
@@ -162,22 +159,22 @@ class Metric:
 
     @property
     def key(self) -> str:
-        """The key of the metric."""
+        """The metric's name."""
         return self._curves.definition.key
 
     @property
     def group(self) -> MetricGroup | None:
-        """The chart, as it was given."""
+        """The chart, as passed."""
         return self._curves.definition.group
 
     @property
     def scale(self) -> MetricScale | None:
-        """The y axis, as it was given."""
+        """The y-axis, as passed."""
         return self._curves.definition.scale
 
     @property
     def throttle(self) -> float | None:
-        """The points a second that it may have; None for any number."""
+        """The maximum number of points per second; None for no limit."""
         return self._throttle
 
     def __getstate__(self) -> dict[str, Any]:
@@ -247,10 +244,10 @@ def _scale(key: str, scale: object) -> MetricScale | None:
 def _a_second(key: str, throttle: object) -> float | None:
     if throttle is None:
         return None
-    found = finite(throttle, f"throttle, of Metric {key!r},")
+    found = finite(throttle, f"throttle= of Metric {key!r}")
     if found <= 0:
         raise ValueError(
-            f"throttle, of Metric {key!r}, is the number of points a second and must be above 0: {throttle!r:.100}; "
-            "write None for a point each value"
+            f"throttle= of Metric {key!r} must be a number of points per second above 0: {throttle!r:.100}; "
+            "pass None to record every value"
         )
     return found

@@ -35,7 +35,7 @@ _Fields = tuple[list[Any], Callable[[Any], object]]  # the keys of an object, an
 
 
 class _NotKeptError(TypeError):
-    """A value has no form in JSON, or is too large."""
+    """A value that cannot be converted to JSON, or is too large."""
 
 
 class Dictionary:
@@ -69,7 +69,10 @@ class Dictionary:
             for key, value in found.items():
                 if key not in self._values and len(self._values) >= MOST_KEYS:
                     self._registry.count_dropped("attribute", "journal")
-                    message = "%s: %r was not kept (further ones are counted): more than %d keys"
+                    message = (
+                        "%s: dropped key %r, there are already %d keys "
+                        "(further warnings are suppressed; see tachograph.dropped)"
+                    )
                     self._log_once("keys", message, self._name, key[:100], MOST_KEYS)
                     continue
                 self._values[key] = value
@@ -100,7 +103,7 @@ class Dictionary:
 
     def _lose(self, why: str, key: str) -> None:
         self._registry.count_dropped("attribute", "journal")
-        self._log_once(key, "%s: %r was not kept: %s", self._name, key[:100], why)
+        self._log_once(key, "%s: dropped key %r: %s", self._name, key[:100], why)
 
 
 def _json_form(name: str, value: object, depth: int, items: Iterator[int]) -> Any:
@@ -129,7 +132,7 @@ def _json_form(name: str, value: object, depth: int, items: Iterator[int]) -> An
     if isinstance(value, str):
         return masked(name, encodable(str.__str__(value)))[:_TEXT]
     if depth >= _DEPTH:
-        raise _NotKeptError(f"it is nested more than {_DEPTH} deep")
+        raise _NotKeptError(f"it is nested more than {_DEPTH} levels deep")
     if fields is not None:
         keys, read_field = fields
         by_text = {encodable(str(key))[:_TEXT]: read_field(key) for key in keys}
@@ -161,7 +164,7 @@ def _parts_of(value: object) -> Iterable[object]:
         return cast("list[object]", value.tolist())
     if isinstance(value, Sequence | AbstractSet) and not isinstance(value, bytes | bytearray | memoryview):
         return value
-    raise _NotKeptError(f"{type(value).__name__} has no form in JSON")
+    raise _NotKeptError(f"{type(value).__name__} cannot be converted to JSON")
 
 
 def _fields_or_error(values: object, name: str) -> _Fields:
@@ -192,33 +195,33 @@ _summary = Dictionary(SUMMARY, registry=default_registry, journal=default_journa
 
 
 def config(values: object) -> None:
-    """Keep the configuration of the run: hyperparameters, paths, flags. Called again, it adds to it.
+    """Record the configuration of the run: hyperparameters, paths, flags. Further calls add to it.
 
-    It lies beside the curves: on the page, in ``tachograph runs show`` and in :attr:`tachograph.runs.Run.config`.
-    Nested mappings become keys with dots (``optimizer.lr``). Values that JSON has are kept as they are: numbers,
-    booleans, strings, None, and lists and mappings of these at any depth. Tuples, ranges, sets and arrays become lists.
-    A ``Decimal``, a ``Fraction`` and an array of one element become numbers. A path, an enumeration's member, a type or
-    function, a ``torch.dtype`` and a ``torch.device`` become strings. Strings under a name such as ``api_key`` or
-    ``password`` are kept as ``***``, and user and password in a URL as well. A run keeps at most 512 keys, and at most
-    10,000 items in the value of a key. A value that cannot be kept is counted, and a warning names its key.
+    The configuration appears on the run's page, in ``tachograph runs show`` and in :attr:`tachograph.runs.Run.config`.
+    Nested mappings become keys with dots (``optimizer.lr``). JSON values are stored as they are: numbers, booleans,
+    strings, None, and lists and mappings of these at any depth. Tuples, ranges, sets and arrays become lists. A
+    ``Decimal``, a ``Fraction`` and an array of one element become numbers. A path, an enum member, a type, a function,
+    a ``torch.dtype`` and a ``torch.device`` become strings. Strings under a name such as ``api_key`` or ``password``
+    are stored as ``***``; so are the user and password in a URL. A run stores at most 512 keys and at most 10,000 items
+    per key. A value that cannot be stored is dropped and counted, and a warning names its key.
 
     Args:
         values: a mapping, an ``argparse.Namespace`` or a dataclass.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: the values have another type.
     """
     _config.merge(values)
 
 
 def summary(values: object) -> None:
-    """Keep results of the run: its final accuracy, its best epoch. Called again, it adds to them, and newer ones win.
+    """Record results of the run, such as its final accuracy. Further calls add to them, and newer values win.
 
     Args:
         values: a mapping, an ``argparse.Namespace`` or a dataclass; see :func:`config`.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: the values have another type.
     """
     _summary.merge(values)
 

@@ -292,22 +292,22 @@ logged = LoggedValues(default_registry)
 
 
 def log(values: Mapping[str, object], step: object = None, *, group: str | None = None) -> None:
-    """Log a dictionary of values: each key is a curve, and a gauge that shows its last value.
+    """Log a dictionary of values. Each key is a curve, and a gauge with its last value.
 
-    ``train/loss`` is the metric ``loss`` of the group ``train`` where no group is given; nested dictionaries are
-    flattened with ``/``. A value is a number of Python, NumPy or torch (one element), NaN and infinities included;
-    anything else is counted, and said once. Nothing is thinned. Branch and last value of a curve follow the order of
-    the calls, whatever other keys these have.
+    Without ``group``, ``train/loss`` is the metric ``loss`` of the group ``train``. Nested dictionaries are flattened
+    with ``/``. Values are numbers of Python, NumPy or torch (one element), including NaN and infinities; anything else
+    is dropped and counted, with one warning. Every value is stored. Branches and the last value of a curve follow the
+    order of the calls, whatever other keys these calls have.
 
     Args:
         values: names and values.
-        step: x of the points; without it, the number of calls of ``log()`` before this one. A step that goes back
-            begins a new branch of the curves.
-        group: of all keys.
+        step: x of the points; by default the number of earlier calls of ``log()``. A step that goes back begins a new
+            branch of the curves.
+        group: the group of all keys.
 
     Raises:
-        TypeError: the values are no mapping, a key or the group is no string, the step is no number.
-        ValueError: a key is empty or longer than 1,024 characters, the step is not finite.
+        TypeError: the values are not a mapping, a key or the group is not a string, or the step is not a number.
+        ValueError: a key is empty or longer than 1,024 characters, or the step is not finite.
     """
     into = logged
     if not switch.on or not into.registry.enabled:

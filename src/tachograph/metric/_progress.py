@@ -364,18 +364,18 @@ class Loop:
             pass_on(error)
             self._bar = None
             registries.default.count_error("progress")
-            _log.warning("progress: the bar is not drawn any more: %s: %s", type(error).__name__, error)
+            _log.warning("progress: stopped drawing the progress bar: %s: %s", type(error).__name__, error)
 
 
 def _bar(title: str, total: int | None, place: int) -> Bar | None:
     try:
         return NotebookBar(title, total) if in_notebook() else TerminalBar(title, total, stays=place == 1)
     except ImportError:
-        _log_once("tqdm", "progress: no bar is drawn, tqdm is not installed")
+        _log_once("tqdm", "progress: cannot draw a progress bar because tqdm is not installed: pip install tqdm")
     except Exception as error:  # noqa: BLE001 - a terminal that is none
         pass_on(error)
         registries.default.count_error("progress")
-        _log_once("bar", "progress: no bar is drawn", level=logging.ERROR, exc_info=True)
+        _log_once("bar", "progress: could not draw the progress bar", level=logging.ERROR, exc_info=True)
     return None
 
 
@@ -394,28 +394,28 @@ def progress(
 def progress(
     iterable: Any, key: str = "progress", *, group: str | MetricGroup | None = None, total: int | None = None
 ) -> Any:
-    """Go through anything item by item, and record and show how far that is.
+    """Iterate over items, show a progress bar, and record the progress.
 
-    Write ``for item in progress(items)``. An item counts when it is done, that is when the next one is asked for. The
-    journal gets a point at the start, one every 0.1 s, and one at the end, also of a loop that is left early: ``value``
-    (items done), ``rate`` (items a second since the start) and, where the length is known, ``total`` and ``eta``
-    (seconds); gauges are ``<key>``, ``<key>.rate``, ``<key>.total`` and ``<key>.eta``. If stderr is a terminal, a
-    bar is drawn there, and in a notebook in the cell's output: that of ``tqdm.notebook``, or HTML without ipywidgets.
+    Use it as ``for item in progress(items)``. An item counts as done when the loop asks for the next one. A point is
+    recorded at the start, every 0.1 s, and at the end, also if the loop breaks: ``value`` (items done), ``rate`` (items
+    per second since the start) and, if the length is known, ``total`` and ``eta`` (seconds). The gauges are ``<key>``,
+    ``<key>.rate``, ``<key>.total`` and ``<key>.eta``. The bar is drawn on stderr if that is a terminal, and in a
+    notebook in the cell's output (with ``tqdm.notebook``, or as HTML without ipywidgets).
 
-    Loops may be nested and repeated: the second of a key is ``<key>#2``, and so on. Of many short ones, 100 at once and
-    10 a second are recorded.
+    Loops can be nested and repeated: the second loop of a key is ``<key>#2``, and so on. Of many short loops, the first
+    100 at once and 10 per second are recorded.
 
     Args:
-        iterable: its items are taken one by one as they come; those of an async iterable with ``async for``.
-        key: names the metric.
-        group: its chart, or only the name of it.
-        total: how many items there will be; by default ``len(iterable)``, where it has one.
+        iterable: the items, or an async iterable for ``async for``; items are fetched one at a time.
+        key: the metric's name.
+        group: its chart, or the chart's name.
+        total: the number of items; by default ``len(iterable)``, if it has a length.
 
     Returns:
-        A generator; an async one for an async iterable.
+        A generator; an async generator for an async iterable.
 
     Raises:
-        TypeError: it cannot be iterated, or an argument is of another type.
+        TypeError: ``iterable`` is not iterable, or an argument has the wrong type.
         ValueError: the key is empty or too long, or ``total`` is negative.
     """
     check_name(key, "metric name")
@@ -425,7 +425,7 @@ def progress(
     if hasattr(iterable, "__aiter__"):
         return _async_items(iterable, key, group, items)
     if not hasattr(iterable, "__iter__") and not hasattr(iterable, "__getitem__"):
-        raise TypeError(f"progress goes through an iterable, not {type(iterable).__name__}: {iterable!r:.100}")
+        raise TypeError(f"progress() takes an iterable, not {type(iterable).__name__}: {iterable!r:.100}")
     return _items(iterable, key, group, items)
 
 
@@ -491,6 +491,6 @@ def _guarded(step: Callable[[], Any], loop: Loop) -> Any:
     except Exception as error:  # noqa: BLE001 - the one guard around it: it is counted and said
         pass_on(error)
         registries.default.count_error("progress")
-        _log.exception("progress: a loop is not recorded any more")
+        _log.exception("progress: stopped recording a loop")
         loop.forget(current.get())
         return None

@@ -61,7 +61,7 @@ class _Stretch(Span):
         except Exception as failure:  # noqa: BLE001 - the one guard around it: the function's own result or error matters more
             pass_on(failure)
             registry.default.count_error("task")
-            message = "the last points of task %r are lost (further ones are counted)"
+            message = "lost the last points of task %r (further warnings are suppressed; see tachograph.errors)"
             _log_once(("end", self._execution.name), message, self._execution.name, level=logging.ERROR, exc_info=True)
         if self._inner is not None:
             self._inner.end(error, seconds, into)
@@ -132,9 +132,9 @@ def _decorated(fn: Any, what: str, name: str | None, ignored: dict[str, Any]) ->
     if ignored:
         _log_once(
             what,
-            "%s: %s ignored: the function runs in place, nothing is scheduled, cached or tried again",
+            "%s: ignoring %s: the function runs in this process, without scheduling, caching or retries",
             what,
-            ", ".join(ignored) + (" is" if len(ignored) == 1 else " are"),
+            ", ".join(ignored),
         )
     if fn is None:
         return lambda found: _executed(found, what, name)
@@ -148,19 +148,19 @@ def task(fn: Callable[P, R], *, name: str | None = None, **orchestration: Any) -
 def task(fn: Any = None, *, name: str | None = None, **orchestration: Any) -> Any:
     """Make each call of a function an execution: ``@task``, ``@task()`` or ``@task(name=…)``.
 
-    The function runs in place, and its result is returned. Its values have an x clock of their own, which begins
-    with the call, and definitions of their own; so have those of each task that it calls. Coroutines, generators and
-    async generators are executions over their whole run. Each call is measured as by ``@prof``, in the group
-    ``tachograph.task``, and has a span where the program traces. A thread that the function starts belongs to the
-    process, unless it runs in a copy of its context; so do the values of an asyncio task that outlives the call.
+    The function runs in place and its result is returned. During the call, x counts from the beginning of the call, and
+    metric definitions belong to the call; tasks that it calls have their own. For coroutines, generators and async
+    generators an execution covers the whole run. Each call is also measured as with ``@prof``, in the group
+    ``tachograph.task``, and becomes a span if the program traces. A thread that the function starts records for the
+    process unless it runs in a copy of the function's context; an asyncio task that outlives the call does as well.
 
     Args:
         fn: the function or method.
-        name: of the executions; by default the function's.
-        **orchestration: options of other systems for retries, caching and the like: ignored, and said once.
+        name: the name of the executions; by default that of the function.
+        **orchestration: options of other systems for retries, caching and the like; ignored with one warning.
 
     Raises:
-        TypeError: it is no function or method, or the name is no string.
+        TypeError: ``fn`` is not a function or method, or the name is not a string.
     """
     return _decorated(fn, "task", name, orchestration)
 
@@ -170,5 +170,5 @@ def workflow(fn: None = None, *, name: str | None = None, **orchestration: Any) 
 @overload
 def workflow(fn: Callable[P, R], *, name: str | None = None, **orchestration: Any) -> Callable[P, R]: ...
 def workflow(fn: Any = None, *, name: str | None = None, **orchestration: Any) -> Any:
-    """Make each call of a function an execution, as :func:`task` does; the tasks that it calls have their own."""
+    """Make each call of a function an execution, like :func:`task`; tasks that it calls are executions of their own."""
     return _decorated(fn, "workflow", name, orchestration)

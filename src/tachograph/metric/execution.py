@@ -179,7 +179,7 @@ class Execution:
         except ValueError as error:
             instrument = found.instrument(key)
             if instrument.kind != "gauge" or (instrument.unit and unit):
-                _log.warning("Metric %r has no gauge, only its curve is recorded: %s", key, error)
+                _log.warning("recording Metric %r only as a curve, without a gauge: %s", key, error)
                 return LastValue(SeriesLosses(key))
         series = instrument.series(labels)
         return series if isinstance(series, LastValue) else LastValue(SeriesLosses(key))
@@ -238,7 +238,7 @@ class Execution:
         except Exception as error:  # noqa: BLE001 - one curve that fails costs the others nothing
             pass_on(error)
             self.registry.count_error("metric")
-            message = "points of Metric %r do not leave (further failures are counted)"
+            message = "could not export points of Metric %r (further warnings are suppressed; see tachograph.errors)"
             self._log_once("curve", message, curve.labels["metric"], level=logging.ERROR, exc_info=True)
             if self.ended:
                 curve.give_up("shutdown")

@@ -1,10 +1,9 @@
-"""Drop-in for ``torch.monitor``: change the import, and every program runs as before. Needs no torch.
+"""Drop-in replacement for ``torch.monitor``: change the import, and programs run as before. It does not need torch.
 
-Logged events also reach the exporters of :func:`tachograph.start`: each as a log record, each
-:class:`Stat` as gauges and a histogram in the group ``torch.monitor``.
+The exporters of :func:`tachograph.start` receive each event as a log record, and each :class:`Stat` as gauges and a
+histogram in the group ``torch.monitor``.
 
-The names of ``torch.monitor`` are its face. Other rooms use ``event``, ``stat``, ``stat_window``,
-``stat_series`` and ``wait_counter``.
+Other packages of Tachograph also use ``event``, ``stat``, ``stat_window``, ``stat_series`` and ``wait_counter``.
 """
 
 from __future__ import annotations
@@ -59,28 +58,28 @@ log_event = event_log.default.log_event
 
 
 def register_event_handler(callback: Callable[[Event], Any]) -> EventHandlerHandle:
-    """Call ``callback`` with every event that is logged from now on, those of Stats included.
+    """Call ``callback`` with every event logged from now on, including those of Stats.
 
-    Handlers run in the order of their registration, in the thread that logs; for Stats, that may be the one that closes
-    windows, where a slow handler delays later windows, but never ``add``. No handler is ever in two threads at once.
+    Handlers run in the order of registration, in the thread that logs. For Stats this can be the thread that closes
+    windows: a slow handler there delays later windows, but never ``add``. A handler never runs in two threads at once.
 
     Returns:
         A handle for :func:`unregister_event_handler`.
 
     Raises:
-        TypeError: it is not callable.
+        TypeError: ``callback`` is not callable.
     """
     return event_log.default.register(callback)
 
 
 def unregister_event_handler(handler: EventHandlerHandle) -> None:
-    """Unregister a handler: it is not called any more.
+    """Unregister a handler; it is not called anymore.
 
-    Returns when no other thread is still in it; called from inside that handler, at once.
+    This returns when no other thread is still running the handler; inside the handler itself, it returns at once.
 
     Raises:
-        TypeError: it is no handle of :func:`register_event_handler`.
-        ValueError: it was unregistered before.
+        TypeError: the argument is not a handle of :func:`register_event_handler`.
+        ValueError: the handle was unregistered before.
     """
     event_log.default.unregister(handler)
 
@@ -89,7 +88,7 @@ class TensorboardEventHandler:
     """An event handler that writes the events of Stats as scalars.
 
     Args:
-        writer: a ``SummaryWriter``, or any object with its ``add_scalar``.
+        writer: a ``SummaryWriter``, or any object with an ``add_scalar`` method.
     """
 
     def __init__(self, writer: Any) -> None:

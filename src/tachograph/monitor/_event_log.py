@@ -40,7 +40,7 @@ Handler = Callable[[Event], object]
 
 
 class EventHandlerHandle:
-    """The handle that :func:`~tachograph.monitor.register_event_handler` returns; it cannot be made."""
+    """The handle that :func:`~tachograph.monitor.register_event_handler` returns. It cannot be instantiated."""
 
     __slots__ = ("active", "callback", "owner", "said", "token")
     callback: Handler
@@ -53,7 +53,7 @@ class EventHandlerHandle:
     token: deque[bool]
 
     def __init__(self) -> None:
-        raise TypeError("an EventHandlerHandle comes from register_event_handler(callback): it cannot be made")
+        raise TypeError("EventHandlerHandle cannot be instantiated: call register_event_handler(callback)")
 
 
 class _Outgoing:
@@ -140,7 +140,7 @@ class EventLog:
             )
         with self._changing:
             if handle not in self._handles:
-                raise ValueError("this event handler is not registered (any more)")
+                raise ValueError("this event handler is not registered")
             self._keep(tuple(other for other in self._handles if other is not handle))
             handle.active = False
         self._await_end_of(handle)
@@ -171,13 +171,14 @@ class EventLog:
         tracing: Callable[[str], object] | None = None  # once the program has OpenTelemetry's API
 
         def log_event(event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - a call costs as much as all of it
-            """Log an event: to the exporters, if there are any, and to every handler, in this thread.
+            """Log an event: pass it to the exporters, if any, and to every handler, in this thread.
 
-            Returns when every handler has had it. Inside a handler it returns at once: the event's turn is after the
-            one that the handler was given. Exceptions of a handler are counted and logged once; the others still run.
+            This returns when every handler has returned. Inside a handler it returns at once, and handlers receive the
+            new event after the current one. An exception of a handler is counted and logged once; the other handlers
+            still run.
 
             Raises:
-                TypeError: it is no :class:`~tachograph.monitor.Event`.
+                TypeError: the argument is not an :class:`~tachograph.monitor.Event`.
             """
             nonlocal tracing
             try:
@@ -307,7 +308,10 @@ class EventLog:
         lost = len(pending)
         pending.clear()
         self._registry.count_dropped("feedback", "handler", lost)
-        message = "event handlers log events without end: they do not get the rest (further ones are counted)"
+        message = (
+            "event handlers keep logging events from inside handlers: the rest is exported, but not passed to "
+            "handlers (further warnings are suppressed; see tachograph.dropped)"
+        )
         self._log_once("feedback", message)
 
     def hand_over(self) -> None:
@@ -426,9 +430,8 @@ class EventLog:
         self._registry.count_error("handler")
         if not handle.said:
             handle.said = True
-            _log.warning(
-                "event handler %r raised (further errors are counted): %r", handle.callback, error, exc_info=error
-            )
+            message = "event handler %r raised: %r (further warnings are suppressed; see tachograph.errors)"
+            _log.warning(message, handle.callback, error, exc_info=error)
 
 
 def _is_empty(error: Exception) -> bool:

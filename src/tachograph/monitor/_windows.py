@@ -98,12 +98,15 @@ class Windows:
                 made = StatSeries(name, unit or "", boundaries or (), self._registry.closed_windows)
                 if len(self._series) >= MOST_NAMES:  # its windows are events, as ever
                     self._registry.drop(name)
-                    _log_once("names", "%r and other new Stats are no metrics: there are %d names", name, MOST_NAMES)
+                    message = "Stat %r has no metric because there are already %d Stats; its events are still logged %s"
+                    _log_once(
+                        "names", message, name, MOST_NAMES, "(further warnings are suppressed; see tachograph.dropped)"
+                    )
                     return made
                 return self._series.setdefault(name, made)
         for of, has, wanted in (("unit", found.unit, unit), ("boundaries", found.boundaries, boundaries)):
             if wanted is not None and wanted != has:
-                raise ValueError(f"a Stat {name!r} was already made with {of} {has!r}: give all of one name the same")
+                raise ValueError(f"a Stat {name!r} already exists with {of} {has!r}: use the same {of} for all of them")
         return found
 
     def collect(self) -> Iterator[MetricPoints]:

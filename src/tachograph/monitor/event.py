@@ -18,17 +18,17 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Event:
-    """An event: logged by :func:`~tachograph.monitor.log_event`, given to each handler.
+    """An event to pass to :func:`~tachograph.monitor.log_event`; each handler receives it.
 
-    As in the original, ``data`` is a copy: to change an event's data, assign to it.
+    As in the original, ``data`` returns a copy: to change an event's data, assign to ``data``.
 
     Args:
-        name: of the kind of event, such as ``torch.monitor.Stat``; the log record's ``event_name``.
-        timestamp: its time; without a time zone it is local time, and a time zone is kept.
-        data: strings, floats, ints and bools by name; NumPy and torch scalars are read.
+        name: the kind of event, such as ``torch.monitor.Stat``; it becomes the log record's ``event_name``.
+        timestamp: the time of the event, in local time if it has no time zone.
+        data: strings, floats, ints and bools by name; NumPy and torch scalars are converted.
 
     Raises:
-        TypeError: an argument, a key or a value of the data is of another type.
+        TypeError: an argument, or a key or value of the data, has the wrong type.
     """
 
     __slots__ = ("_data", "_name", "_timestamp", "_unix_nano")
@@ -50,7 +50,7 @@ class Event:
 
     @property
     def timestamp(self) -> datetime:
-        """The time of the event, as it was given."""
+        """The time of the event, as passed."""
         return self._timestamp
 
     @timestamp.setter

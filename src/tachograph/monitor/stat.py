@@ -62,26 +62,27 @@ class _Life:
 
 
 class Stat:
-    """Computes summary statistics of values over windows of a fixed size.
+    """Summary statistics of values over windows of a fixed size.
 
-    A window closes at the wall clock's multiples of its size, so that those of all processes line up, whether values
-    come or not; it then leaves as an event ``torch.monitor.Stat``, as gauges ``<name>.<aggregation>``, and in one
-    cumulative histogram ``<name>``. The values that are left are logged when a Stat is destroyed, and at exit.
-
-    Two Stats may share a name: each has its own window and events, gauges show the last one closed, sums add up.
+    Windows close at multiples of their size on the wall clock, so that the windows of all processes line up. A window
+    closes even if it received no values. It is then logged as an event ``torch.monitor.Stat`` and exported as the
+    gauges ``<name>.<aggregation>`` and as one cumulative histogram ``<name>``. Values in an open window are logged when
+    the Stat is destroyed and at exit. Two Stats can share a name: each has its own windows and events, the gauges show
+    the window that closed last, and sums add up.
 
     Args:
         name: 1 to 1,024 characters.
         aggregations: the summary values of each window.
-        window_size: at least 1 ms, in whole milliseconds; a float is seconds.
-        max_samples: the window closes at this many values; values added to it afterwards are dropped, and counted.
-        boundaries: upper bounds of the histogram's buckets, finite and ascending; without them it has none.
-        unit: of the values, in UCUM, such as ``s`` or ``By``.
-        windows: the reader that closes the windows, with its clock.
+        window_size: at least 1 ms, in whole milliseconds; a float is in seconds.
+        max_samples: the number of values at which a window closes early; further values are dropped and counted until
+            the next window.
+        boundaries: upper bounds of the histogram's buckets, finite and ascending; by default there are no buckets.
+        unit: the UCUM unit of the values, such as ``s`` or ``By``.
+        windows: closes the windows with its clock.
 
     Raises:
-        TypeError: an argument is of another type.
-        ValueError: the window is below 1 ms, ``max_samples`` below 1, boundaries do not ascend, the name is empty or
+        TypeError: an argument has the wrong type.
+        ValueError: the window is below 1 ms, ``max_samples`` is below 1, boundaries do not ascend, the name is empty or
             too long, or another Stat of this name has other boundaries or another unit.
     """
 
@@ -92,11 +93,12 @@ class Stat:
         "_name": "",
         "add": """Add one value to the open window.
 
-        Numbers of Python, NumPy and torch (one element); NaN and infinities count, and enter no sum. An attribute that
-        holds a plain function: ``add = stat.add`` outside the loop is as good.
+        Values are numbers of Python, NumPy or torch (one element). NaN and infinities are part of ``COUNT`` and
+        ``VALUE`` only. ``add`` is a plain function in an attribute, so you can write ``add = stat.add`` before
+        the loop.
 
         Raises:
-            TypeError: it is no number.
+            TypeError: the value is not a number.
         """,
     }
     add: Callable[[float], None]
@@ -148,14 +150,14 @@ class Stat:
 
     @property
     def count(self) -> int:
-        """The number of values in the open window; 0 again when it has been logged."""
+        """The number of values in the open window; it returns to 0 when the window is logged."""
         return self._life.count()
 
     def get(self) -> dict[Aggregation, float]:
-        """Return the aggregations of the window that ended last.
+        """Return the aggregations of the last closed window.
 
-        Zeros before the first window has ended, and after an empty one. A window without finite values has no mean,
-        minimum, maximum, percentiles or standard deviation: they are NaN.
+        The values are zero before the first window closes and after an empty one. If a window has no finite values, its
+        mean, minimum, maximum, percentiles and standard deviation are NaN.
         """
         return self._life.values()
 

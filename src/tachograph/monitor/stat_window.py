@@ -41,10 +41,10 @@ _State = tuple[
 
 
 class Aggregation(enum.Enum):
-    """A summary value that a :class:`~tachograph.monitor.Stat` makes of each window.
+    """A summary value that a :class:`~tachograph.monitor.Stat` computes for each window.
 
-    The first six and their numbers are those of ``torch.monitor.Aggregation``; percentiles and the standard deviation
-    are ours. All but ``COUNT`` and ``VALUE`` are over the finite values.
+    The first six members and their numbers are those of ``torch.monitor.Aggregation``; percentiles and the standard
+    deviation are additions. All except ``COUNT`` and ``VALUE`` cover the finite values.
     """
 
     VALUE = 0

@@ -11,7 +11,7 @@ from tachograph.recording.registry import Registry
 
 
 class _WaitCounterTracker:
-    """Measures one wait; a context manager."""
+    """A context manager that measures one wait."""
 
     __slots__ = ("_key", "_since")
 
@@ -28,7 +28,7 @@ class _WaitCounterTracker:
 
 
 class _WaitCounter:
-    """Measures a program's waits for one reason: a histogram ``torch.wait.duration`` in seconds.
+    """Measure how long the program waits for one reason, as the histogram ``torch.wait.duration`` in seconds.
 
     Args:
         key: the reason; the histogram's attribute ``name``.
@@ -42,7 +42,7 @@ class _WaitCounter:
         self._key = key
 
     def guard(self) -> _WaitCounterTracker:
-        """Return a context manager that measures one wait: its block."""
+        """Return a context manager that measures its block as one wait."""
         return _WaitCounterTracker(self._key)
 
 

@@ -304,7 +304,9 @@ class Collection:
             if not isinstance(error, Exception):
                 raise
             pass_on(error)
-            message = "%s took no metrics or spans (further losses are counted): %r"
+            message = (
+                "%s failed, dropped its metrics and spans: %r (further warnings are suppressed; see tachograph.dropped)"
+            )
             self._log_once(name, message, name, error, level=logging.ERROR)
 
     def before_fork(self, timeout: float) -> None:

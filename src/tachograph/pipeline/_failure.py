@@ -55,7 +55,7 @@ def failure_of(error: BaseException, registry: registries.Registry = registries.
         said = masked_message(message, MOST_MESSAGE, kind)
     except Exception:  # noqa: BLE001 - the border to the program's __str__
         registry.count_error("exit")
-        kind, said = type(error).__qualname__, "(its message cannot be had)"
+        kind, said = type(error).__qualname__, "(its message cannot be read)"
     return Failure(kind[:MOST_TYPE], said)
 
 

@@ -114,15 +114,15 @@ def hub_for(settings: Settings, registry: Registry, before: OwnHub | None) -> Ow
         return OwnHub(settings, registry)
     except (ImportError, RuntimeError, OSError) as error:
         registry.count_error("hub")
-        _log.warning("start(hub=True): no hub, the program goes on with its other destinations: %s", error)
+        _log.warning("start(hub=True) could not start a hub, continuing with the other destinations: %s", error)
         return None
 
 
 def say_no_hub() -> None:
     """Log that this process starts no hub."""
     _log.warning(
-        "start(hub=True) starts no hub here: under tachograph run there is one for all processes, and else only a "
-        "program's first process on a machine, local rank 0, has one of its own"
+        "start(hub=True) did not start a hub in this process: under `tachograph run` all processes share one, and "
+        "otherwise only the first process on each machine (local rank 0) starts one"
     )
 
 

@@ -100,8 +100,8 @@ class _Refusal(logging.Filter):
         if "Overriding of current" in str(record.msg):
             self._log_once(
                 "refused",
-                "%s() came after tachograph.start(), which had set a provider of its own: call it before start(), "
-                "or write start(set_global=False), and Tachograph joins yours",
+                "%s() had no effect because tachograph.start() had already set a provider: call it before start(), "
+                "or call start(set_global=False), so that Tachograph uses yours",
                 self._setter,
             )
         return True
@@ -421,8 +421,8 @@ class Providers:
         if waiting:
             self._log_once(
                 "waiting",
-                "%d instruments of OpenTelemetry's API have no MeterProvider, so that what they measure goes nowhere: "
-                "set one, or leave set_global=False out of start()",
+                "%d OpenTelemetry instruments have no MeterProvider, so their measurements are not exported: set a "
+                "MeterProvider, or remove set_global=False from start()",
                 waiting,
             )
 

@@ -117,7 +117,10 @@ class Runtime:
         if self._is_refused:
             return
         self._is_refused = True
-        _log.warning("%s is not supported: Tachograph records nothing in a program that it patches", library)
+        _log.warning(
+            "%s is not supported: it patches the standard library, so Tachograph records nothing",
+            library,
+        )
         pipeline = self.pipeline
         if pipeline is not None:
             for ending in (*pipeline.guests, pipeline):
@@ -205,7 +208,7 @@ class Runtime:
                     self._deliver()
                 except Exception:  # noqa: BLE001 - a variable that an argument had overridden: shutdown() is no place for it
                     self._registry.count_error("start")
-                    _log.exception("what delivers by itself was not started again")
+                    _log.exception("could not resume exporting to the configured destinations after shutdown()")
 
     def _deliver(self) -> None:
         """Deliver to configured destinations, with or without a ``start()`` before."""
@@ -308,7 +311,7 @@ class LoggerRoutes:
             made = InfluxDB(target, self._registry, only=True)
         except ImportError as error:
             self.unreachable.add(target)
-            _log.error("no point goes to %s: %s", target.url, error)
+            _log.error("could not start writing points to %s: %s", target.url, error)
             return
         self._routes[target] = route = Route(made, events=True, is_loading=made.is_loading, spools=made.spools)
         pipeline.attach(route)

@@ -45,7 +45,7 @@ class SigtermFlush:
 
     def __init__(self, flush: Callable[[bool], object]) -> None:
         if threading.current_thread() is not threading.main_thread():
-            raise ValueError("SIGTERM is handled in the main thread")
+            raise ValueError("SIGTERM can be handled only in the main thread")
         _put_all_back()
         self._flush = flush
         self._turn = threading.Lock()

@@ -76,10 +76,11 @@ class Unheard:
             values, events = self.counted() if os.getpid() == self._process else (0, 0)
             lost = " and ".join([_counted(n, what) for n, what in ((values, "value"), (events, "event")) if n])
             if lost and sys.__stderr__ is not None and sys.__stderr__.fileno() == 2:  # noqa: PLR2004 - else it is a file's
-                self._write(
-                    f"tachograph: {lost} recorded after the last export are lost, of daemon threads or exit handlers "
-                    "that were registered before 'import tachograph': these run after it, so import it first\n".encode()
+                message = (
+                    f"tachograph: lost {lost} recorded after the final export, by a daemon thread or an exit handler "
+                    "registered before 'import tachograph'. Import tachograph before registering exit handlers.\n"
                 )
+                self._write(message.encode())
         except Exception:  # noqa: BLE001, S110 - another reference has kept it, and modules are gone by now
             pass
 
@@ -108,8 +109,9 @@ def count_helper(
     told = [_counted(count, what) for count, what in ((values, "value"), (records, "log record")) if count]
     if note_helper(environ, values + records):
         log.warning(
-            "%s recorded in a helper process (%s, pid %d), such as a data-loader worker, which is no rank and joins no "
-            "process group: nothing delivers that (further ones are counted). TACHOGRAPH_HELPERS=1 does",
+            "tachograph: %s recorded in a helper process (%s, pid %d), such as a data loader worker, and dropped. Set "
+            "TACHOGRAPH_HELPERS=1 to export from helper processes "
+            "(further warnings are suppressed; see tachograph.dropped)",
             f"{' and '.join(told)} {'was' if values + records == 1 else 'were'}",
             program_name(),
             os.getpid(),
@@ -137,8 +139,8 @@ def say_undelivered(
     values = _waiting_values(registry, journal)
     if values:
         log.warning(
-            "%s recorded, and went nowhere: call tachograph.start() in the program, or run it by "
-            "'tachograph run -- python ...'",
+            "tachograph: %s recorded but never exported. Call tachograph.start(), or run the script with "
+            "`tachograph run -- python ...`.",
             f"{_counted(values, 'value')} {'was' if values == 1 else 'were'}",
         )
 

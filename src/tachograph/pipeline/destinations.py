@@ -329,7 +329,9 @@ def _to(wanted: object, registry: Registry, signals: Sequence[Signal]) -> list[R
         pass_on(error)
         registry.count_error("exporter")
         what = name or type(exporter).__name__
-        _log.warning("exporter %s of %s was not started, the rest goes on: %r", what, ", ".join(signals), error)
+        _log.warning(
+            "could not start the exporter %s for %s, continuing without it: %r", what, ", ".join(signals), error
+        )
         return []
 
 

@@ -285,7 +285,7 @@ class EventFeed:
         except Exception as error:  # noqa: BLE001 - each has its turn
             pass_on(error)
             self._registry.count_error("journal")
-            _log.exception("something that was not logged yet is lost")
+            _log.exception("lost events that were not logged yet")
             return None
 
     def halt(self) -> None:
@@ -312,8 +312,8 @@ class EventFeed:
             self._taken = None
         if lost:
             self._registry.count_dropped("shutdown", "journal", lost)
-            what = "1 event was" if lost == 1 else f"{lost} events were"
-            _log.warning("journal: %s lost, the process ended before delivery", what)
+            what = "1 event" if lost == 1 else f"{lost} events"
+            _log.warning("journal: lost %s because the process ended before they were exported", what)
         return lost
 
     def _drained(self, limit: int, *, packs: bool) -> list[LogEvent]:
@@ -354,7 +354,8 @@ class EventFeed:
             pass_on(error)
             if name not in self._failed:
                 self._failed.add(name)
-                _log.error("%s took no events (further losses are counted): %r", name, error)
+                message = "%s failed, dropped its events: %r (further warnings are suppressed; see tachograph.dropped)"
+                _log.error(message, name, error)
 
     def _lose(self, destination: str, points: int) -> None:
         """Count lost points: now, or where there is no memory for that at the next delivery."""

@@ -78,7 +78,7 @@ class HubProcess:
             self._kill(0.0)
             raise
         if "url" not in said:
-            why = f"it did not start within {STARTS_WITHIN:g} s" if self.runs else "its process ended at once"
+            why = f"the hub did not start within {STARTS_WITHIN:g} s" if self.runs else "the hub exited during startup"
             self._kill()
             if said.get("lacks"):
                 raise ImportError(said["error"], name=said["lacks"])

@@ -53,37 +53,39 @@ _log = logging.getLogger("tachograph")
 
 
 def start(**settings: Unpack[Keywords]) -> Pipeline:
-    """Deliver the values and events of this process, in the background, until its end.
+    """Export the values and events of this process in the background until it ends.
 
-    Without arguments, and with no ``OTEL_*`` variable set, it serves ``/metrics`` for Prometheus on 127.0.0.1, port
-    9464 plus the local rank (the next free one where that is taken; see ``metrics_url``), and nothing else. An OTLP
-    endpoint, as argument or variable, adds OTLP for metrics, traces and logs. Arguments win over ``OTEL_*`` variables,
-    which win over ``TACHOGRAPH_*`` ones.
+    Without arguments and without ``OTEL_*`` variables, this serves ``/metrics`` for Prometheus on 127.0.0.1, port 9464
+    plus the local rank (or the next free port; see ``Pipeline.metrics_url``), and does nothing else. An OTLP endpoint,
+    given as an argument or a variable, adds OTLP for metrics, traces and logs. Arguments win over ``OTEL_*`` variables,
+    which win over ``TACHOGRAPH_*`` variables.
 
-    A program that has set up a meter provider of its own keeps it: everything recorded leaves through that one, and
-    beside it only to the ``metrics`` that are named in this call. Events leave through its logger provider, unless
-    ``logs`` are named in this call.
+    If the program has set its own meter provider, Tachograph keeps it and exports all metrics through it, and
+    additionally to the ``metrics`` exporters named in this call. Events go through the program's logger provider unless
+    this call names ``logs`` exporters.
+
+    Under zero code (``tachograph run``, ``opentelemetry-instrument``) a pipeline is already running. This call then
+    adds its destinations to that pipeline until you call :meth:`~tachograph.Pipeline.shutdown` on the result. A wrong
+    value is logged instead of raised, and the result exports nothing.
 
     Args:
-        **settings: see :func:`tachograph.pipeline.settings.read_settings`, which has them all: ``metrics``, ``traces``,
-            ``logs``, ``endpoint``, ``protocol``, ``headers``, ``timeout``, ``compression``, ``interval``,
+        **settings: the keyword arguments of :func:`tachograph.pipeline.settings.read_settings`: ``metrics``,
+            ``traces``, ``logs``, ``endpoint``, ``protocol``, ``headers``, ``timeout``, ``compression``, ``interval``,
             ``service_name``, ``run_id``, ``resource``, ``resource_labels``, ``prometheus_host``, ``prometheus_port``,
-            ``prometheus_registry``, ``store``, ``jsonl``, ``set_global``, ``join``, ``hub``, ``tags``, ``notes``.
+            ``prometheus_registry``, ``store``, ``jsonl``, ``system_metrics``, ``set_global``, ``join``, ``hub``,
+            ``tags``, ``notes``.
 
     Returns:
-        The running pipeline, a context manager. Called again with the same settings, the same one: of several ``with``
-        statements the last one out ends it, and none does where a ``start()`` has none. In a helper process
-        of a rank (a data-loader worker, say), and with ``OTEL_SDK_DISABLED=true``, one that delivers nothing; where a
-        helper joins a process group of ``torch.distributed``, it is a rank, and delivers from then on.
-
-    Under zero code (``tachograph run``, ``opentelemetry-instrument``) a pipeline runs already: these destinations are
-    added to it until the :meth:`~tachograph.Pipeline.shutdown` of the result, and a wrong value is a line in the
-    log and a pipeline that delivers nothing.
+        The running pipeline, which is a context manager. A second call with the same settings returns the same
+        pipeline. If several ``with`` statements use it, the last one to exit shuts it down, unless one ``start()`` was
+        called without ``with``. In a helper process of a rank, such as a data loader worker, and with
+        ``OTEL_SDK_DISABLED=true``, the pipeline exports nothing. A helper that joins a ``torch.distributed`` process
+        group becomes a rank and exports from then on.
 
     Raises:
-        ValueError: a wrong value; the message names where it was given and the allowed ones.
-        TypeError: an unknown argument, or one of a wrong type.
-        RuntimeError: it runs already with other settings.
+        ValueError: a value is wrong; the message names the argument or variable and the allowed values.
+        TypeError: an argument is unknown or has the wrong type.
+        RuntimeError: Tachograph is already running with other settings.
     """
     with runtime.lock:
         host = running_pipeline()
@@ -93,7 +95,7 @@ def start(**settings: Unpack[Keywords]) -> Pipeline:
                 check_keywords(settings)
                 asked = read_settings(os.environ, **settings)
             except (ValueError, TypeError) as error:
-                _log.warning("start() was not heeded, the program goes on without its destinations: %s", error)
+                _log.warning("start() failed, continuing without telemetry export: %s", error)
                 return Pipeline(read_settings({}), registry.default, idle=True)
             _describe(asked)
             return runtime.run_beside(host, asked, _named(settings))
@@ -106,8 +108,8 @@ def start(**settings: Unpack[Keywords]) -> Pipeline:
         elif running is not None:
             if running.settings != asked:
                 raise RuntimeError(
-                    f"tachograph runs already with other settings ({_differences(running.settings, asked)}): "
-                    "call tachograph.shutdown() before you start() it with these"
+                    f"tachograph is already running with other settings ({_differences(running.settings, asked)}): "
+                    "call tachograph.shutdown() before calling start() with new settings"
                 )
             if running.started_again():
                 _describe(asked)
@@ -193,13 +195,12 @@ def running_pipeline() -> Pipeline | None:
 
 
 def shutdown(timeout: float | None = None) -> None:
-    """Deliver everything recorded so far and stop delivering; recording goes on in memory.
+    """Export everything recorded so far and stop exporting. Recording continues in memory.
 
-    It takes no longer than the end of the process does, see :meth:`tachograph.Pipeline.shutdown`, and no longer than
-    ``timeout`` seconds, where that is less.
-
-    If a ``start()`` is ended, the exporters of ``configure`` and the databases of a ``MetricsLogger`` go on.
-    Does nothing where nothing runs. Under zero code it takes off only the destinations that :func:`start` has added.
+    This takes no longer than ``timeout`` seconds, and no longer than :meth:`tachograph.Pipeline.shutdown` takes without
+    a timeout. It ends only what ``start()`` began: exporters passed to ``configure`` and the databases of a
+    ``MetricsLogger`` continue. Under zero code it removes only the destinations that :func:`start` added. It does
+    nothing if no pipeline is running.
     """
     running = runtime.pipeline
     if running is None:
@@ -257,14 +258,14 @@ def _at_exit() -> None:
         _Exit.room.close()
         _Exit.room = None
     if runtime.waiting and text(os.environ, *RANK_VARIABLES) and not is_ending() and runtime.again is not None:
-        with _guarded("what a late rank has recorded"):
+        with _guarded("data of a process that became a rank late"):
             runtime.again()
     pipeline, timeout = runtime.pipeline, EXIT_TIMEOUT
     if pipeline is not None:
-        with _guarded("the last events"):
+        with _guarded("the final events"):
             timeout = pipeline.hand_on()
         began = time.monotonic()
-        with _guarded("the last values"):
+        with _guarded("the final values"):
             pipeline.hand_over(timeout)
         timeout -= time.monotonic() - began
     _Exit.timeout = timeout
@@ -278,19 +279,19 @@ def at_last() -> None:
     """
     pipeline, deadline = runtime.pipeline, time.monotonic() + _Exit.timeout
     if pipeline is None:
-        with _guarded("what was recorded without a start()"):
+        with _guarded("data recorded without start()"):
             count_helper() if runtime.waiting else say_undelivered()
         runtime.waiting = False
     running = pipeline is not None and pipeline.running
     takes_events = journal.default.kept
     if pipeline is not None:
-        with _guarded("what start() has added"):
+        with _guarded("data of further start() calls"):
             pipeline.end_guests()
-        with _guarded("the rest"):
+        with _guarded("the remaining data"):
             pipeline.shutdown(max(deadline - time.monotonic(), EXIT_TIMEOUT / 4), exiting=True)
     if not running:  # else it has closed them
         for route in runtime.configured():
-            with _guarded("a destination"):
+            with _guarded("data queued for a destination"):
                 route.destination.close(max(deadline - time.monotonic(), CLOSING))
     if pipeline is not None:
         pipeline.await_signal()
@@ -346,7 +347,7 @@ def _guarded(part: str) -> Iterator[None]:
         with contextlib.suppress(MemoryError):
             registry.default.count_error("exit")
         with contextlib.suppress(MemoryError):
-            _log.exception("%s could not be delivered at the end of the process", part)
+            _log.exception("could not export %s at the end of the process", part)
 
 
 def _before_fork() -> None:

@@ -157,7 +157,7 @@ class Pipeline:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             self._registry.count_error("start")
-            _log.warning("no file descriptor is left: the program goes on without %s", part)
+            _log.warning("out of file descriptors, continuing without %s: raise the limit (ulimit -n)", part)
 
     def _connect(self) -> None:
         settings, providers = self.settings, self._providers
@@ -222,7 +222,7 @@ class Pipeline:
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
             host = Setting("OTEL_EXPORTER_PROMETHEUS_HOST or prometheus_host=", settings.prometheus_host)
-            raise host.wrong("an address of this machine is allowed") from None
+            raise host.wrong("expected an address of this machine") from None
         self.metrics_url = self._endpoint.url
 
     def _renamed(self) -> None:
@@ -268,13 +268,13 @@ class Pipeline:
         self._identity.wait_no_longer()
 
     def flush(self, timeout: float = 5.0) -> bool:
-        """Deliver everything recorded so far.
+        """Export everything recorded so far.
 
         Args:
             timeout: seconds to wait at most.
 
         Returns:
-            Whether every destination has taken it.
+            Whether every destination accepted the data in time.
         """
         return all(self._flush(timeout)) if self.running and os.getpid() == self._pid else True
 
@@ -393,14 +393,14 @@ class Pipeline:
             self._ending.release()
 
     def shutdown(self, timeout: float | None = None, *, exiting: bool = False) -> None:
-        """Deliver everything recorded so far, and end; recording goes on in memory, for a later ``start()``.
+        """Export everything recorded so far and stop. Recording continues in memory for a later ``start()``.
 
-        It takes as long as the end of the process does: a second where no destination takes anything, and up to ten
-        where one goes on taking batches. The rest is counted as dropped.
+        This takes as long as at the end of the process: at most one second if no destination accepts data, and at most
+        ten seconds while one keeps accepting it. The rest is dropped and counted.
 
         Args:
-            timeout: seconds that it may take at most, if that is less.
-            exiting: the process ends right after it; a provider of the program's own collects once more, then.
+            timeout: a shorter limit, in seconds.
+            exiting: whether the process ends right after this call; the program's own provider then collects once more.
         """
         if (not self.running and not self._ending.locked()) or os.getpid() != self._pid:
             if exiting and os.getpid() == self._pid:
@@ -416,7 +416,7 @@ class Pipeline:
         except Exception as error:  # noqa: BLE001 - out of memory, say: the program's own error matters more
             pass_on(error)
             self._registry.count_error("end")
-            _log.error("not everything could be delivered at the end: %r", error)
+            _log.error("could not export all recorded data at shutdown: %r", error)
         finally:
             self._ending.release()
         if self._on_ended is not None and not exiting:
@@ -438,7 +438,10 @@ class Pipeline:
         patience = max(_left(self.last_moment or last_moment), EXIT_TIMEOUT)
         if not self._collection.wait(patience):  # a tick is at work
             self._registry.count_error("end")
-            _log.error("what was recorded last is lost: a collection hangs, in a callback of an instrument or a source")
+            _log.error(
+                "lost the last recorded data because a collection did not finish: check the callbacks of "
+                "your observable instruments"
+            )
         deadline += time.monotonic() - began
         if not exiting:
             deadline = min(deadline, time.monotonic() + self.hand_on(_left(deadline), metrics=True))
@@ -503,7 +506,7 @@ class Pipeline:
 
     @property
     def running(self) -> bool:
-        """Tell whether it still delivers."""
+        """Whether the pipeline is still exporting."""
         return not self._collection.closed
 
     def before_fork(self) -> None:
@@ -533,8 +536,8 @@ class Pipeline:
 
     def _repr_html_(self) -> str:
         """Return a table of where it delivers, which a notebook shows."""
-        about = {"run": self.settings.run_id, "drawn at": self.hub_url, "metrics at": self.metrics_url}
-        return table_html({**about, "state": "delivers" if self.running else "has ended"})
+        about = {"run": self.settings.run_id, "page": self.hub_url, "metrics": self.metrics_url}
+        return table_html({**about, "state": "running" if self.running else "ended"})
 
     def __enter__(self) -> Pipeline:  # noqa: PYI034 - there are no subclasses, and typing.Self needs CPython 3.11
         """Return itself."""

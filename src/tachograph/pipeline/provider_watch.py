@@ -57,7 +57,7 @@ def watch(on_provider: Callable[[], object]) -> None:
         except Exception as error:  # noqa: BLE001 - the border to the program's set-up of OpenTelemetry
             pass_on(error)
             registry.default.count_error("joined")
-            _log.exception("what is recorded does not reach the program's MeterProvider")
+            _log.exception("could not export recorded values to the program's MeterProvider")
 
     def api_imported(api: ModuleType) -> None:
         internal = getattr(api, "_internal", None)

@@ -102,15 +102,15 @@ class Settings:
     notes: str = field(default="", compare=False)
 
     def otlp_for(self, signal: Signal) -> OtlpSettings | None:
-        """Return how a signal leaves as OTLP; ``None`` where it does not."""
+        """Return how a signal is exported as OTLP, or None if it is not."""
         return next((found for found in self.otlp if found.signal == signal), None)
 
     def tensorboard_folder(self) -> Path:
-        """Return the folder for TensorBoard's event files: one a run in the store."""
+        """Return the folder for TensorBoard event files: one per run, in the store."""
         return self.store / "tensorboard" / who.file_safe(self.run_id)
 
     def jsonl_path(self) -> Path:
-        """Return the JSON-lines file of this process: as asked for, or a new one a process in the store."""
+        """Return the JSON lines file of this process: the configured path, or a new file per process in the store."""
         name = f"{who.file_safe(socket.gethostname())}-{os.getpid()}.jsonl"
         return self.jsonl or self.store / "exports" / who.file_safe(self.run_id) / name
 
@@ -154,7 +154,7 @@ def check_keywords(given: Iterable[str]) -> None:
     for name in given:
         if name not in known:
             near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}=?" if near else f"it takes {', '.join(known)}"
+            hint = f"did you mean {near[0]}=?" if near else f"use one of {', '.join(known)}"
             raise TypeError(f"start() has no argument {name!r:.200}: {hint}")
 
 
@@ -186,53 +186,58 @@ def read_settings(
     tags: Collection[str] | None = None,
     notes: str | None = None,
 ) -> Settings:
-    """Return the settings that the arguments of ``start()`` and the environment make together.
+    """Return the settings that the arguments of ``start()`` and the environment variables result in.
 
     Args:
-        environ: environment variables; an empty one counts as unset.
-        metrics: names of exporters, as a sequence or separated by commas, and exporters themselves: a callable that
-            takes a :class:`tachograph.exporters.batch.Batch`, or an exporter or a metric reader of the SDK. A name is
-            one of ours, or of an entry point of ``tachograph.exporters``, or of OpenTelemetry's for this signal, in
-            this order. ``none`` or an empty sequence for none.
-            Unset, in OTEL_METRICS_EXPORTER too: ``otlp`` if an endpoint is given, and ``prometheus``.
-        traces: the same for spans; OTEL_TRACES_EXPORTER; unset: ``otlp`` if an endpoint is given.
-        logs: the same for log records; OTEL_LOGS_EXPORTER; unset: ``otlp`` if an endpoint is given.
-        endpoint: where OTLP goes; see :func:`tachograph.exporters.otlp.settings.read_otlp_settings`, for the next four,
-            too.
-        protocol: of OTLP.
-        headers: of OTLP.
-        timeout: of OTLP, in seconds.
-        compression: of OTLP.
-        interval: seconds between two exports of metrics; OTEL_METRIC_EXPORT_INTERVAL has milliseconds; 60 s, with a
-            hub of its own 1 s.
-        service_name: OTEL_SERVICE_NAME; else the program's name.
-        run_id: see :func:`tachograph.run_id.run_id`.
-        resource: further resource attributes, which win over OTEL_RESOURCE_ATTRIBUTES.
-        resource_labels: keys of resource attributes that become labels on each Prometheus series.
-        prometheus_host: OTEL_EXPORTER_PROMETHEUS_HOST; 127.0.0.1.
-        prometheus_port: OTEL_EXPORTER_PROMETHEUS_PORT; 9464 plus the local rank, 9463 for torchrun's own process.
-        prometheus_registry: show the program's own metrics in ``prometheus_client.REGISTRY`` on ``/metrics``, too;
-            TACHOGRAPH_PROMETHEUS_REGISTRY is ``true`` or ``false``; on.
-        store: TACHOGRAPH_STORE; see :func:`tachograph.identity.resource.store`.
-        jsonl: path of the JSON-lines file; see :meth:`Settings.jsonl_path`.
-        system_metrics: export ``process.*`` and ``torch.cuda.memory.*`` of this process and, once a node, ``system.*``
-            and ``hw.*``; TACHOGRAPH_SYSTEM_METRICS is ``true`` or ``false``; off. Needs the extra ``hardware``.
-        set_global: set OpenTelemetry's global providers where the program has none, so that the metrics of other
-            libraries leave, too; on. OpenTelemetry then refuses a provider that the program sets later; off, it is
-            honoured and joined.
-        join: deliver into the program's own providers; TACHOGRAPH_JOIN is ``true`` or ``false``; on.
-            Off where they belong to a backend that is paid by the series.
-        hub: start a hub for this process, beside the other destinations: a page of the run on 127.0.0.1, port 4318 or
-            the next free one, which is stored; off. It ends with the process. See :class:`tachograph.Pipeline`.
-        tags: of the run, at most 64 of 64 characters; with those that it has already.
-        notes: of the run, at most 10,000 characters; they take the place of earlier ones.
+        environ: environment variables; an empty value counts as unset.
+        metrics: exporters of metrics: names, as a sequence or separated by commas, or exporter objects. An object is a
+            callable that takes a :class:`tachograph.exporters.batch.Batch`, or an exporter or metric reader of the
+            OpenTelemetry SDK. A name is looked up among Tachograph's exporters, the entry points in
+            ``tachograph.exporters``, and OpenTelemetry's entry points for this signal, in this order. Use ``none`` or
+            an empty sequence for no exporter. Variable: OTEL_METRICS_EXPORTER. Default: ``prometheus``, and ``otlp`` if
+            an endpoint is set.
+        traces: the same for spans. Variable: OTEL_TRACES_EXPORTER. Default: ``otlp`` if an endpoint is set.
+        logs: the same for log records. Variable: OTEL_LOGS_EXPORTER. Default: ``otlp`` if an endpoint is set.
+        endpoint: OTLP endpoint; :func:`tachograph.exporters.otlp.settings.read_otlp_settings` describes this and the
+            next four arguments.
+        protocol: OTLP protocol.
+        headers: OTLP headers.
+        timeout: OTLP timeout in seconds.
+        compression: OTLP compression.
+        interval: seconds between two exports of metrics. Variable: OTEL_METRIC_EXPORT_INTERVAL, in milliseconds.
+            Default: 60 s, or 1 s with ``hub=True``.
+        service_name: the service name. Variable: OTEL_SERVICE_NAME. Default: the program's name.
+        run_id: the run id; see :func:`tachograph.run_id.run_id`.
+        resource: additional resource attributes; they win over OTEL_RESOURCE_ATTRIBUTES.
+        resource_labels: keys of the resource attributes that become labels of each Prometheus series.
+        prometheus_host: address to serve ``/metrics`` on. Variable: OTEL_EXPORTER_PROMETHEUS_HOST. Default: 127.0.0.1.
+        prometheus_port: port to serve ``/metrics`` on. Variable: OTEL_EXPORTER_PROMETHEUS_PORT. Default: 9464 plus the
+            local rank, or 9463 for torchrun's own process.
+        prometheus_registry: include the program's metrics in ``prometheus_client.REGISTRY`` in ``/metrics``. Variable:
+            TACHOGRAPH_PROMETHEUS_REGISTRY (``true`` or ``false``). Default: True.
+        store: folder for runs and spooled data. Variable: TACHOGRAPH_STORE; see
+            :func:`tachograph.identity.resource.store`.
+        jsonl: path of the JSON lines file; see :meth:`Settings.jsonl_path`.
+        system_metrics: export ``process.*`` and ``torch.cuda.memory.*`` of this process and, once per node,
+            ``system.*`` and ``hw.*``. Variable: TACHOGRAPH_SYSTEM_METRICS (``true`` or ``false``). Default: False.
+            Requires the extra ``hardware``.
+        set_global: set OpenTelemetry's global providers if the program has none, so that metrics of other libraries are
+            exported as well. OpenTelemetry then refuses a provider that the program sets later; with False, Tachograph
+            uses such a provider. Default: True.
+        join: export through the program's own providers. Turn it off if their backend charges per series. Variable:
+            TACHOGRAPH_JOIN (``true`` or ``false``). Default: True.
+        hub: start a hub for this process in addition to the other destinations. It stores the run, serves its page on
+            127.0.0.1, port 4318 or the next free one, and ends with the process; see :class:`tachograph.Pipeline`.
+            Default: False.
+        tags: tags to add to the run; a run has at most 64 tags of at most 64 characters.
+        notes: notes of the run, at most 10,000 characters; they replace earlier notes.
 
-    TACHOGRAPH_CURVES is ``hub``, which is the default, or ``all``; see :attr:`Settings.curves`. TACHOGRAPH_HANGS is
-    ``true``, which is the default, ``false`` or ``all``; see :attr:`Settings.doctor`.
+    Two settings have only a variable. TACHOGRAPH_CURVES is ``hub`` (default) or ``all``; see :attr:`Settings.curves`.
+    TACHOGRAPH_HANGS is ``true`` (default), ``false`` or ``all``; see :attr:`Settings.doctor`.
 
     Raises:
-        ValueError: a wrong value; the message names where it was given, and the allowed ones.
-        TypeError: an argument of a wrong type.
+        ValueError: a value is wrong; the message names the argument or variable and the allowed values.
+        TypeError: an argument has the wrong type.
     """
 
     def find(keyword: str, value: object, *variables: str) -> Setting | None:
@@ -338,9 +343,11 @@ def _influx(environ: Mapping[str, str]) -> InfluxTarget:
     """Return the target of ``influxdb``, as the ``INFLUXDB_*`` variables name it."""
     target = InfluxTarget.read(environ)
     if target is None:
-        raise ValueError("INFLUXDB_HOST is not set: the exporter 'influxdb' writes to the host or URL that it names")
+        raise ValueError("INFLUXDB_HOST is not set: set it to the host or URL that the exporter 'influxdb' writes to")
     if find_spec("influxdb_client") is None:
-        raise ValueError(f"the exporter 'influxdb' needs its client: {install_command('influxdb')}")
+        raise ValueError(
+            f"the exporter 'influxdb' requires influxdb-client, which is not installed: {install_command('influxdb')}"
+        )
     return target
 
 
@@ -357,7 +364,7 @@ def _exporters(signal: Signal, environ: Mapping[str, str], chosen: object, endpo
         if not any(wanted is other or (_is_named(wanted) and wanted == other) for other in found):
             found.append(wanted)
     if "none" in found and len(found) > 1:
-        raise given.wrong("'none' is allowed alone only")
+        raise given.wrong("'none' cannot be combined with other exporters")
     return tuple(part for part in found if part != "none")
 
 
@@ -370,7 +377,7 @@ def _parts(given: Setting) -> list[object]:
     for part in parts:
         if not isinstance(part, str) and (isinstance(part, type) or not _exports(part)):
             handler = given.source == "metrics=" and callable(getattr(part, "emit", None))
-            hint = " (a handler: configure(handler) for each point, HandlerExporter(handler) here)" if handler else ""
+            hint = " (this is a handler: call configure(handler), or pass HandlerExporter(handler))" if handler else ""
             raise Setting(given.source, part).wrong_type(f"a name, an exporter, or a sequence of them{hint}")
     return parts
 
@@ -388,7 +395,7 @@ def _check_object(signal: Signal, given: Setting, exporter: object) -> None:
     fitting = signals_of(exporter)
     if fitting and signal not in fitting:
         where = " or ".join(f"{other}=" for other in SIGNALS if other in fitting)
-        raise Setting(given.source, exporter).wrong_type(f"an exporter of {signal} (this one belongs into {where})")
+        raise Setting(given.source, exporter).wrong_type(f"an exporter of {signal} (pass this one as {where})")
     if is_reader(exporter):
         from tachograph.exporters.reader_feed import unfit
 
@@ -408,7 +415,7 @@ def _name(signal: Signal, given: Setting, part: str) -> str | EntryPointExporter
     if name in standard:
         return EntryPointExporter(signal, name)
     allowed = (*_BUILT_IN[signal], *sorted(ours), *sorted(standard - ours - set(_BUILT_IN[signal])))
-    raise given.wrong(f"{name!r:.100} is no exporter of {signal}; allowed are {', '.join(allowed)}")
+    raise given.wrong(f"unknown {signal} exporter {name!r:.100}: use one of {', '.join(allowed)}")
 
 
 def _attributes(resource: Mapping[str, AttributeValue] | None) -> Attributes:
@@ -433,7 +440,7 @@ def _path(keyword: str, value: str | os.PathLike[str] | None) -> Path | None:
     try:
         return Path(system_text(os.fspath(value))).expanduser()
     except RuntimeError:
-        raise given.wrong("there is no such home directory") from None
+        raise given.wrong("the home directory does not exist") from None
 
 
 def _host(given: Setting, *, serves: bool) -> str:
@@ -443,7 +450,7 @@ def _host(given: Setting, *, serves: bool) -> str:
         try:
             socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except (OSError, ValueError):
-            raise given.wrong("a host that resolves is allowed, without a port and without brackets") from None
+            raise given.wrong("expected a host that resolves, without a port and without brackets") from None
     return host
 
 

@@ -56,7 +56,7 @@ class Decorator:
         if not callable(fn):
             raise TypeError(
                 f"prof decorates functions, methods and classes, not {type(fn).__name__}: {fn!r:.100}. "
-                "A group is written @prof(group=…)"
+                "Pass a group as @prof(group=…)"
             )
         name = check_name(metric_name(fn))
         if not registry.default.enabled:
@@ -100,29 +100,29 @@ def prof(fn: Callable[P, R], group: str = DEFAULT_GROUP) -> Callable[P, R]: ...
 def prof(fn: Any = None, group: str = DEFAULT_GROUP) -> Any:
     """Measure each call of a function: ``@prof``, ``@prof()`` or ``@prof(group=…)``.
 
-    Exporters get the histogram ``function.duration`` (seconds) and the counter ``function.calls`` (by outcome, failures
-    by ``error.type``), and, where the program traces, a span a call. A handler configured for the group gets the points
-    ``<name>.success`` or ``<name>.failure`` = 1, then ``<name>.duration.ms`` (an int). The name is the function's
-    qualified name, or ``<leaf module>.<function>`` where that has no dot.
+    Exporters receive the histogram ``function.duration`` (seconds), the counter ``function.calls`` (by outcome,
+    failures by ``error.type``) and, if the program traces, a span per call. A handler configured for the group receives
+    ``<name>.success`` or ``<name>.failure`` with the value 1, then ``<name>.duration.ms`` (an int). The name is the
+    function's qualified name, or ``<leaf module>.<function>`` if that has no dot.
 
-    Coroutines, generators and async generators are measured over their whole run, from the first step on; one that is
-    closed early has not failed. Any exception is a failure, ``KeyboardInterrupt`` included, and is passed on. A class
-    gets its public methods profiled, those that it defines itself. Static methods, class methods and properties may
-    stand above or below.
+    Coroutines, generators and async generators are measured over their whole run, from the first step on; closing one
+    early is not a failure. Any exception is a failure, ``KeyboardInterrupt`` included, and is raised as usual. On a
+    class, the public methods that it defines itself are measured. You can combine ``@prof`` with ``staticmethod``,
+    ``classmethod`` and ``property`` in any order.
 
     Args:
-        fn: the decorated object.
+        fn: the function, method or class.
         group: the metric group.
 
     Raises:
         TypeError: the decorated object cannot be called, or the group is not a string.
-        ValueError: the group's or the function's name is too long.
+        ValueError: the name of the group or the function is too long.
     """
     decorator = Decorator(group, heard_as=group)
     return decorator if fn is None else decorator(fn)
 
 
 def profile(group: str | None = None) -> Decorator:
-    """Measure each call under the bare name of the function; deprecated: write ``@prof(group=…)``."""
-    warn_deprecated("profile is deprecated: write @prof(group=…)")
+    """Measure each call under the function's bare name. Deprecated: use ``@prof(group=…)``."""
+    warn_deprecated("profile is deprecated: use @prof(group=…)")
     return Decorator(DEFAULT_GROUP if group is None else group, heard_as=group, bare=True)

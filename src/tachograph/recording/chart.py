@@ -81,7 +81,7 @@ def number(value: object, what: str) -> Number:
         TypeError: it is a bool, a string, None, or anything else that is no number here and now.
     """
     if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
-        raise TypeError(f"{what} must be a number, not the bool {shown(value)}: write 0 or 1 if you mean that")
+        raise TypeError(f"{what} must be a number, not the bool {shown(value)}: pass 0 or 1 instead")
     if value is None or isinstance(value, str | bytes):
         raise TypeError(f"{what} must be a number, not {type(value).__name__}: {shown(value)}")
     try:
@@ -89,7 +89,9 @@ def number(value: object, what: str) -> Number:
     except TypeError as error:
         raise TypeError(f"{what} must be a number: {error}") from None
     if isinstance(found, Pending):
-        raise TypeError(f"{what} must be a number of the host, not one on {getattr(value, 'device', 'a device')}")
+        raise TypeError(
+            f"{what} must be a number in host memory, not on {getattr(value, 'device', 'a device')}: pass .item()"
+        )
     return found
 
 
@@ -126,16 +128,16 @@ def _check_axis(of: str, units: object, lower: object, upper: object) -> tuple[f
 
 @dataclass(frozen=True)
 class MetricGroup:
-    """Metrics that share a chart, and its x axis.
+    """A chart: metrics of one group share it and its x-axis.
 
     Args:
-        name: of the group; the instrumentation scope of its gauges.
-        units: of the x axis, such as ``epoch``.
-        lower: bound of the x axis.
-        upper: bound of the x axis.
+        name: the group's name, also used as the instrumentation scope of its gauges.
+        units: the unit of the x-axis, such as ``epoch``.
+        lower: the lower bound of the x-axis.
+        upper: the upper bound of the x-axis.
 
     Raises:
-        TypeError: an argument is of another type.
+        TypeError: an argument has the wrong type.
         ValueError: the name is empty or too long, a bound is not finite, or ``lower`` is not below ``upper``.
     """
 
@@ -154,23 +156,24 @@ class MetricGroup:
 
     @property
     def open(self) -> bool:
-        """Whether it only names the group, and leaves the look of its axis to another definition."""
+        """Whether this names the group only, and another definition configures its axis."""
         return self.units is None and self.lower is None and self.upper is None
 
 
 @dataclass(frozen=True)
 class MetricScale:
-    """A y axis. Metrics of one group whose scales have the same name share it; without a name it is the metric's own.
+    """A y-axis. Metrics of a group whose scales have the same name share it; without a name it belongs to one metric.
 
     Args:
-        name: of the axis, within its group.
-        units: of the values, such as ``%``; UCUM units become the gauge's unit, others an annotation (``{epoch}``).
+        name: the name of the axis within its group.
+        units: the unit of the values, such as ``%``. A UCUM unit becomes the gauge's unit, any other an annotation
+            (``{epoch}``).
         progress: show the metric as a progress bar.
-        lower: bound of the axis.
-        upper: bound of the axis.
+        lower: the lower bound of the axis.
+        upper: the upper bound of the axis.
 
     Raises:
-        TypeError: an argument is of another type.
+        TypeError: an argument has the wrong type.
         ValueError: the name is empty or too long, a bound is not finite, or ``lower`` is not below ``upper``.
     """
 
@@ -183,9 +186,7 @@ class MetricScale:
 
     def __post_init__(self) -> None:
         if self.name is not None and not check_name(self.name, "the name of a MetricScale"):
-            raise ValueError(
-                "the name of a MetricScale must not be empty: leave it out for an axis of the metric's own"
-            )
+            raise ValueError("the name of a MetricScale must not be empty: omit it for a custom x-axis")
         if not isinstance(self.progress, bool):
             raise TypeError(f"progress must be a bool, not {type(self.progress).__name__}: {self.progress!r:.100}")
         of = "a MetricScale" if self.name is None else f"MetricScale {self.name!r}"
@@ -195,7 +196,7 @@ class MetricScale:
 
     @property
     def open(self) -> bool:
-        """Whether it only names the axis, and leaves its look to another definition."""
+        """Whether this names the axis only, and another definition configures it."""
         return self == MetricScale(self.name)
 
 
@@ -314,8 +315,8 @@ def _one_name(key: str, what: str, said: MetricGroup | MetricScale | None, wante
     names = [found.name for found in (said, wanted) if found is not None and found.name is not None]
     if len(set(names)) > 1:
         raise ValueError(
-            f"Metric {key!r} has the {what} {names[0]!r} already, and not {names[1]!r}: within an execution, "
-            f"all of one key have the same {what}"
+            f"Metric {key!r} already has the {what} {names[0]!r}, not {names[1]!r}: within one execution, use the same "
+            f"{what} for a key"
         )
     return names[0] if names else None
 
@@ -325,7 +326,7 @@ def _one_look(what: str, known: Sequence[Look]) -> Look:
     for found in configured[1:]:
         if found != configured[0]:
             raise ValueError(
-                f"{what} was already defined as {configured[0]}, and not {found}: "
-                "define it once, and use that object or only its name elsewhere"
+                f"{what} is already defined as {configured[0]}, not {found}: "
+                "define it once, and pass that object or its name everywhere else"
             )
     return configured[0] if configured else known[-1]

@@ -85,7 +85,7 @@ def _called(part: Part, hook: Callable[[], object]) -> None:
     try:
         hook()
     except Exception:  # noqa: BLE001 - the border to a fork of the program's: the parts after this one have their turn
-        log.exception("%s: not ready for a fork", part)
+        log.exception("could not prepare %s for a fork", part)
 
 
 class _Fork:

@@ -42,11 +42,12 @@ class NameLimit:
             return False
         self._log_once(
             "names",
-            "a process has at most %d metric names: %r of group %r and other new ones are not recorded (see "
-            "tachograph.dropped); a number that changes, such as the step, belongs into x or an attribute",
-            self.most,
+            "dropped metric %r of group %r because this process already has %d metric names: pass changing numbers, "
+            "such as the step, as x or as an attribute, not in the name "
+            "(further warnings are suppressed; see tachograph.dropped)",
             name,
             group,
+            self.most,
         )
         return True
 
@@ -103,11 +104,11 @@ class Group:
         said = meaning(check_name(recorded))
         kind = said.kind if kind is None and unit in (None, said.unit) else kind or "gauge"
         if kind not in KINDS:
-            raise ValueError(f"{recorded!r} cannot be a {kind!r}: kind is one of {', '.join(KINDS)}")
+            raise ValueError(f"{recorded!r} cannot be a {kind!r}: kind must be one of {', '.join(KINDS)}")
         if unit is not None and not isinstance(unit, str):
             raise TypeError(f"the unit of {recorded!r} must be a string, not {type(unit).__name__}: {unit!r:.100}")
         if boundaries is not None and kind != "histogram":
-            raise ValueError(f"{recorded!r} is a {kind}: only a histogram has boundaries")
+            raise ValueError(f"{recorded!r} is a {kind}: only histograms have boundaries")
         bounds = None if boundaries is None else check_boundaries(boundaries, repr(recorded))
         description = encodable(description)
         name = said.name if unit in (None, said.unit) else recorded

@@ -102,5 +102,5 @@ def message_of(error: BaseException) -> str:
     try:
         said = str(error)
     except Exception:  # noqa: BLE001 - the border to the program's __str__
-        return "(its message cannot be had)"
+        return "(its message cannot be read)"
     return said[:MOST_MESSAGE]

@@ -49,7 +49,7 @@ def _readable(argument: object) -> object:
         str(argument)
     except Exception as error:  # noqa: BLE001 - see OneLine.filter
         pass_on(error)
-        return f"{type(argument).__name__} without a text"
+        return f"{type(argument).__name__} (its text cannot be read)"
     return argument
 
 

@@ -67,7 +67,8 @@ class SeriesLosses:
 
     def _count_unread(self, error: Exception) -> None:
         if not self.no_number:
-            log.warning("%s: a value was not recorded (further ones are counted): %s", self.name, error)
+            message = "%s: dropped a value: %s (further warnings are suppressed; see tachograph.dropped)"
+            log.warning(message, self.name, error)
         self.no_number += 1
         if self._unread is not None:
             self._unread(1)
@@ -75,13 +76,18 @@ class SeriesLosses:
     def leave_out(self, key: str, error: Exception) -> None:
         """Count an attribute whose own code raised when it was read."""
         if not self.attribute:
-            log.warning(
-                "%r: attribute %r was left out (further ones are counted): %s", self.name, key, type(error).__name__
+            message = (
+                "%r: dropped attribute %r because reading it raised %s "
+                "(further warnings are suppressed; see tachograph.dropped)"
             )
+            log.warning(message, self.name, key, type(error).__name__)
         self.attribute += 1
 
     def refuse_negative(self, count: int) -> None:
         """Count values that would have made a counter go backwards."""
         if count and not self.negative:
-            log.warning("%s: a negative value was not added to a counter (further ones are counted)", self.name)
+            message = (
+                "%s: dropped a negative value of a counter (further warnings are suppressed; see tachograph.dropped)"
+            )
+            log.warning(message, self.name)
         self.negative += count

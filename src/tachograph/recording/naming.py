@@ -119,7 +119,9 @@ def check_name(name: object, what: str = "metric name") -> str:
     if not name and what == "metric name":
         raise ValueError(f"{what} must not be empty")
     if "\0" in name and what == "metric name":
-        raise ValueError(f"{what} {name!r:.100} holds a NUL, which Prometheus takes in no name: leave it out")
+        raise ValueError(
+            f"{what} {name!r:.100} contains a NUL character, which Prometheus does not allow in names: remove it"
+        )
     if len(name) > MAX_NAME_LENGTH:
         raise ValueError(f"{what} has {len(name)} characters, at most {MAX_NAME_LENGTH} are allowed: {name[:60]!r}…")
     try:

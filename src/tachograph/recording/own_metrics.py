@@ -275,7 +275,7 @@ HUB = {
     metric.name: metric
     for metric in (
         _ours("tachograph.hub.points", "", "counter", "Data points that the hub received."),
-        _ours("tachograph.hub.points.ahead", "", "counter", "Data points over a minute ahead of the hub's clock."),
+        _ours("tachograph.hub.points.ahead", "", "counter", "Data points more than a minute ahead of the hub's clock."),
         _ours("tachograph.hub.events", "", "counter", "Events that the hub stored."),
         _ours("tachograph.hub.events.repeated", "", "counter", "Duplicate events, which were not stored again."),
         _ours("tachograph.hub.events.newer", "", "counter", "Events with a newer schema: stored, not interpreted."),

@@ -169,7 +169,7 @@ class Registry:
 
     def _point_source_failed(self, error: Exception) -> None:
         self.count_error("curves")
-        self._log_once("curves", "points of a curve are lost: %r", error, level=logging.ERROR, exc_info=error)
+        self._log_once("curves", "lost points of a curve: %r", error, level=logging.ERROR, exc_info=error)
 
     def collect(
         self, pace: Callable[[], None] | None = None, reader: IntervalReader | None = None
@@ -330,24 +330,24 @@ def declare(
     description: str = "",
     boundaries: Sequence[float] | None = None,
 ) -> Instrument:
-    """Return the instrument for a name, with the kind, unit and buckets that you give it.
+    """Declare a metric with a kind, a unit and histogram boundaries, and return its instrument.
 
-    Arguments left out follow from the name, as for one that was never declared: ``step.duration.ms`` is a histogram
-    in milliseconds. With a unit of your own the name keeps its suffix. Values recorded through the instrument reach
-    exporters only: handlers belong to :func:`tachograph.put_metric`, which records into the same instrument.
+    Arguments that you omit follow from the name, as without a declaration: ``step.duration.ms`` is a histogram in
+    milliseconds. If you pass a unit, the name keeps its suffix. Values recorded through the instrument reach exporters
+    only. To call handlers as well, use :func:`tachograph.put_metric`, which records into the same instrument.
 
     Args:
-        name: of the metric, 1 to 1,024 characters.
+        name: the metric's name, 1 to 1,024 characters.
         group: the metric group.
         kind: ``"gauge"`` (the last value), ``"counter"`` (a sum) or ``"histogram"``.
-        unit: in UCUM, such as ``s``, ``By``, ``{token}``; ``""`` for none.
+        unit: a UCUM unit, such as ``s``, ``By`` or ``{token}``; ``""`` for none.
         description: one sentence for people, shown as HELP in Prometheus.
         boundaries: upper bounds of a histogram's buckets, finite and ascending, in the unit of the values.
 
     Raises:
         TypeError: the name, unit, description or group is not a string, or a boundary is not a number.
-        ValueError: the kind is unknown, boundaries do not ascend or belong to no histogram, the name is empty or too
-            long, or the same name was recorded or declared differently before.
+        ValueError: the kind is unknown, the boundaries do not ascend or the kind is not a histogram, the name is empty
+            or too long, or the same name was recorded or declared differently before.
     """
     if not isinstance(description, str):
         raise TypeError(f"the description of {name!r:.100} must be a string, not {type(description).__name__}")

@@ -117,7 +117,10 @@ class Task:
         except BaseException as error:  # noqa: BLE001 - the one guard around background work: the others' work goes on
             with contextlib.suppress(MemoryError):
                 self._registry.count_error(self._name)
-                message = "%s: background work failed; it is tried again (further failures are counted)"
+                message = (
+                    "%s: background task failed and will be retried "
+                    "(further warnings are suppressed; see tachograph.errors)"
+                )
                 self._log_once(type(error).__name__, message, self._name, level=logging.ERROR, exc_info=True)
         finally:
             last = self._due
@@ -430,7 +433,7 @@ class Timer:
             call()
         except Exception:  # noqa: BLE001 - as for a task
             registries.default.count_error("timer")
-            _log.exception("a signal was not heeded")
+            _log.exception("could not handle a signal")
 
 
 default = Timer()

@@ -54,7 +54,7 @@ class Pending:
             TypeError: it is no number, but a complex one.
         """
         if self._failed is not None:
-            raise RuntimeError(f"a value did not arrive from its device: {self._failed}") from self._failed
+            raise RuntimeError(f"could not copy a value from its device: {self._failed}") from self._failed
         return plain(self._host.item())
 
 
@@ -110,13 +110,13 @@ def read(value: object) -> Number | Pending:
         return plain(value)
     elements = element_count(value)
     if elements != 1:
-        raise TypeError(f"a {type(value).__name__} of {elements} elements is not one number")
+        raise TypeError(f"a {type(value).__name__} of {elements} elements is not a single number")
     device = getattr(value, "device", None)
     kind = getattr(device, "type", "cpu")
     if kind == "cuda":
         return Pending(*leave_device(value))
     if kind != "cpu":
-        raise RuntimeError(f"a tensor on {device} cannot be read without waiting for it: record .item() yourself")
+        raise RuntimeError(f"reading a tensor on {device} would block: record .item() instead")
     return plain(item())
 
 
@@ -150,7 +150,7 @@ def leave_device(tensor: Any) -> tuple[Any, Any]:
     """
     torch: Any = sys.modules["torch"]
     if torch.cuda.is_current_stream_capturing():
-        raise RuntimeError("a CUDA graph is being captured: a value cannot leave it")
+        raise RuntimeError("values cannot be read while a CUDA graph is being captured")
     captures.follow(torch.cuda)
     source = tensor.detach()
     host = torch.empty(source.shape, dtype=source.dtype, device="cpu", pin_memory=True)

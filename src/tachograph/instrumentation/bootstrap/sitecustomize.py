@@ -99,7 +99,7 @@ def _say(error: Exception) -> None:
     import logging
 
     with contextlib.suppress(Exception):  # a closed stderr: this logger guards itself only once tachograph is loaded
-        logging.getLogger("tachograph").warning("no telemetry, the program goes on without it: %r", error)
+        logging.getLogger("tachograph").warning("could not start telemetry, continuing without it: %r", error)
 
 
 def _die_of_sigint() -> None:

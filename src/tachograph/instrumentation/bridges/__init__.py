@@ -58,7 +58,7 @@ class _Waiting:
         except Exception as error:  # noqa: BLE001 - the border to the program's import
             pass_on(error)
             registry.default.count_error("instrumentation")
-            log.warning("%s is not recorded: %r", library, error)
+            log.warning("could not start recording values of %s: %r", library, error)
 
 
 _waiting: list[_Waiting] = []

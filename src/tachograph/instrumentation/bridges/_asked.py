@@ -29,7 +29,7 @@ def asked_bridges(environ: Mapping[str, str], default: str) -> list[str]:
         return list(LIBRARIES)
     wrong = [name for name in asked if name not in LIBRARIES]
     if wrong:
-        message = "%s: there is no bridge %s%s; it is all, none, or some of %s"
+        message = "%s: unknown bridge %s%s: use all, none, or a list of %s"
         nearest = dict.fromkeys(near for name in wrong for near in get_close_matches(name, _WORDS, 1))
         meant = f" (did you mean {', '.join(nearest)}?)" if nearest else ""
         log.warning(message, VARIABLE, ", ".join(map(repr, wrong))[:200], meant, ",".join(LIBRARIES))

@@ -23,10 +23,11 @@ class Notes(Protocol):
 
 
 class BridgeInstrumentor(AskedInstrumentor):
-    """Records the values that a program logs with a library; the library's own files stay as they are.
+    """Record the values that a program logs with a library. The library's own files do not change.
 
-    Values reach the given providers, else the global ones and the destinations of :func:`tachograph.start`; their
-    curves our own hub alone, but for TACHOGRAPH_CURVES. It imports no library, but waits until the program does.
+    Values go to the providers that you pass, otherwise to the global providers and the destinations of
+    :func:`tachograph.start`. Curves go to Tachograph hubs only, unless TACHOGRAPH_CURVES is ``all``. The instrumentor
+    does not import the library, but waits until the program does.
     """
 
     library: ClassVar[str]  # as in TACHOGRAPH_BRIDGES

@@ -56,7 +56,7 @@ class Patches:
                 missing.append(name.path)
         if missing:
             tried = f"{self._library.package} {self._library.oldest} to {self._library.newest}"
-            message = "%s has no %s: values that it gets are not recorded (this bridge was tried with %s)"
+            message = "%s has no %s: values passed to it are not recorded (tested with %s)"
             log.warning(message, module.__name__, " and no ".join(missing), tried)
 
     def _wrap(self, owner: Any, attribute: str, name: PatchedName) -> None:

@@ -37,7 +37,7 @@ MOST_OF_A_HISTOGRAM = 2048  # values of one call: the time of the thread that tr
 MOST_HELD = 1024  # calls that wait until a collection makes values of them
 _PIECE = 64  # of them that a caller takes itself, where there are more
 _LABEL = 100  # characters
-_WHY = {"logging": "came too fast"}
+_WHY = {"logging": "were logged too fast"}
 
 
 class _Series:
@@ -197,7 +197,7 @@ class BridgedValues:
                 origin.group == group for origin in self._origins.values() if origin.library == library
             ):
                 group = f"{group} ({number})"
-            message = "%s logs from %d places in this process: values of the next one are in the group %r"
+            message = "%s has %d writers or runs in this process: recording the values of the latest one in group %r"
             self._log_once(("origin", library), message, library, number, group)
         if len(self._origins) >= MOST_ORIGINS:  # runs of a sweep; the first of a library may be asked for without a key
             oldest = next(((of, known) for of, known in self._origins if known), None)
@@ -324,7 +324,11 @@ class BridgedValues:
         if series < self._most_series:
             return True
         self._registry.count_dropped("cardinality", "registry")
-        self._log_once("cardinality", "no more than %d series of bridges are recorded", self._most_series)
+        message = (
+            "dropped a series of another library because there are already %d "
+            "(further warnings are suppressed; see tachograph.dropped)"
+        )
+        self._log_once("cardinality", message, self._most_series)
         return False
 
     def number(self, library: str, tag: str, value: object) -> Number | Pending | None:
@@ -338,7 +342,10 @@ class BridgedValues:
 
     def _refuse(self, library: str, tag: str, value: object) -> None:
         self._registry.count_dropped("no_number", "registry")
-        message = "%s: a value of %r was not recorded (further ones are counted): it is no number, but %s"
+        message = (
+            "%s: dropped a value of %r of type %s, expected a number "
+            "(further warnings are suppressed; see tachograph.dropped)"
+        )
         self._log_once(("no_number", library), message, library, tag, type(value).__name__)
 
     @staticmethod
@@ -372,7 +379,7 @@ class BridgedValues:
             )
         except ValueError as error:  # the name of a gauge, too
             self._registry.count_dropped("name_conflict", "registry")
-            self._log_once(("histogram", group, name), "%s: a histogram is not recorded: %s", origin.library, error)
+            self._log_once(("histogram", group, name), "%s: dropped a histogram: %s", origin.library, error)
             return
         histogram = self._histograms.setdefault(place, _Histogram(origin.library))
         record = instrument.series({}).record
@@ -411,14 +418,13 @@ class BridgedValues:
         counts, self._not_taken = self._not_taken, {}
         for library in dict.fromkeys(library for library, _ in counts):
             told = ", ".join(f"{kind}: {n}" for (of, kind), n in counts.items() if of == library)
-            log.warning("%s: not taken, as they %s: %s", library, _WHY.get(library, "make no curves"), told)
+            log.warning("%s: not recorded because they %s: %s", library, _WHY.get(library, "are not numbers"), told)
 
     def failed(self, library: str, error: Exception) -> None:
         """Count a failure of a bridge, and say the first one."""
         self._registry.count_error(f"bridge {library}")
-        self._log_once(
-            ("failed", library), "%s: a call was not recorded (further ones are counted): %r", library, error
-        )
+        message = "%s: could not record a call: %r (further warnings are suppressed; see tachograph.errors)"
+        self._log_once(("failed", library), message, library, error)
 
 
 def unix_nano(seconds: object) -> int | None:

@@ -189,7 +189,7 @@ def _text(of: object) -> str:
         return str(of)
     except Exception as error:  # noqa: BLE001 - the border to the program's __str__
         pass_on(error)
-        return f"(the text of this {type(of).__name__} cannot be had)"
+        return f"(the text of this {type(of).__name__} cannot be read)"
 
 
 def _masked(said: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
@@ -206,12 +206,13 @@ def _masked(said: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
 
 
 class LoggingInstrumentor(BridgeInstrumentor):
-    """Records warnings and worse of ``logging`` as OpenTelemetry log records.
+    """Record warnings and errors of ``logging`` as OpenTelemetry log records.
 
-    Each has its logger, its line, its exception and the current span; secrets in texts are masked. They reach hubs of
-    ours, the given logger provider, and other destinations where logs are asked for by name: OTEL_LOGS_EXPORTER,
-    ``start(logs=…)``. Of a line of the program ten come at once, then one every ten seconds; of all lines two hundred,
-    then ten a second. The others are counted, and the next record of their line has their number.
+    Each record has its logger, line, exception and current span; secrets in texts are masked. Records go to Tachograph
+    hubs, to the logger provider that you pass, and to destinations for which you ask for logs by name
+    (OTEL_LOGS_EXPORTER, ``start(logs=…)``). Of one line of the program the first ten records are sent, then one every
+    ten seconds; of all lines the first two hundred, then ten per second. The others are counted, and the next record of
+    the same line has their number.
     """
 
     library = _LIBRARY

@@ -209,10 +209,10 @@ def _container(text: str) -> object:
 
 
 class MlflowInstrumentor(BridgeInstrumentor):
-    """Records the values and the parameters that a program logs with MLflow.
+    """Record the metrics and parameters that a program logs with MLflow.
 
-    x is the step; of a metric whose steps are all 0, MLflow's default, the count of its values. Parameters are the
-    run's configuration. A second run in the process, a nested one included, is a group of its own.
+    x is the step; for a metric whose steps are all 0 (MLflow's default) it is a running count of its values. Parameters
+    become the configuration of the run. A second run in the process, or a nested one, becomes a group.
     """
 
     library = _LIBRARY

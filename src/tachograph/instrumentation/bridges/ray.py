@@ -34,10 +34,10 @@ class WorkerNotes:
 
 
 class RayInstrumentor(BridgeInstrumentor):
-    """Delivers the last values of a worker of Ray Train at the end of its training, before Ray kills it.
+    """Export the last values of a Ray Train worker at the end of its training, before Ray kills it.
 
-    It records no value itself: those of ``ray.train.report`` are taken by
-    :class:`tachograph.integrations.ray.TachographCallback`.
+    It records no values itself: :class:`tachograph.integrations.ray.TachographCallback` records those of
+    ``ray.train.report``.
     """
 
     library = "ray"

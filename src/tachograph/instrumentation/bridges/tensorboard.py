@@ -104,11 +104,11 @@ class WriterNotes:
 
 
 class TensorBoardInstrumentor(BridgeInstrumentor):
-    """Records the values of ``torch.utils.tensorboard.SummaryWriter``.
+    """Record the values of ``torch.utils.tensorboard.SummaryWriter``.
 
-    ``add_scalar`` and ``add_scalars`` become curves with the step as x; ``add_hparams`` the run's configuration and
-    results; ``add_histogram`` a histogram, and a curve of the values' mean and extremes over the step. A second writer
-    with another folder is a group of its own.
+    ``add_scalar`` and ``add_scalars`` become curves over the step, ``add_hparams`` the configuration and the results of
+    the run, and ``add_histogram`` a histogram and a curve of the mean, minimum and maximum over the step. A second
+    writer with another folder becomes a group.
     """
 
     library = "tensorboard"
@@ -118,7 +118,7 @@ class TensorBoardInstrumentor(BridgeInstrumentor):
 
 
 class TensorBoardXInstrumentor(BridgeInstrumentor):
-    """Records the values of ``tensorboardX.SummaryWriter``: see :class:`TensorBoardInstrumentor`."""
+    """Record the values of ``tensorboardX.SummaryWriter``, like :class:`TensorBoardInstrumentor`."""
 
     library = "tensorboardx"
 

@@ -116,9 +116,11 @@ class BarNotes:
                 done.append(NumberPoint(attributes, bar.n, self._start))
             if isinstance(bar.total, int | float) and isfinite(bar.total):
                 total.append(NumberPoint(attributes, bar.total, self._start))
-        for name, found, about in (("done", done, "have been done"), ("total", total, "there are")):
+        for name, found, text in (
+            ("done", done, "Finished items of a loop."),
+            ("total", total, "All items of a loop."),
+        ):
             if found:
-                text = f"Items of a loop that {about}."
                 yield MetricPoints(_LIBRARY, f"progress.{name}", "{item}", "gauge", text, [*found])
 
 
@@ -155,7 +157,7 @@ def _number(shown: Any) -> tuple[Any, float]:
 
 
 class TqdmInstrumentor(BridgeInstrumentor):
-    """Records how far the bars of tqdm are, and the values of ``set_postfix`` as curves."""
+    """Record the progress of tqdm bars, and the values of ``set_postfix`` as curves."""
 
     library = _LIBRARY
 

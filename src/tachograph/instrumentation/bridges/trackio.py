@@ -75,9 +75,9 @@ class TrackioNotes:
 
 
 class TrackioInstrumentor(BridgeInstrumentor):
-    """Records the values of ``trackio.log``; x is the step.
+    """Record the values of ``trackio.log`` over the step.
 
-    The configuration is the run's. A second run in the process is a group of its own.
+    The configuration becomes that of the run. A second run in the process becomes a group.
     """
 
     library = _LIBRARY

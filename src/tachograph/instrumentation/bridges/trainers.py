@@ -192,7 +192,7 @@ def note(library: str, method: str, *args: Any) -> None:
 
 
 class TransformersInstrumentor(BridgeInstrumentor):
-    """Records the values that the ``Trainer`` of transformers logs, with any ``report_to``."""
+    """Record the values that the ``Trainer`` of transformers logs, with any ``report_to``."""
 
     library = "transformers"
 
@@ -201,7 +201,7 @@ class TransformersInstrumentor(BridgeInstrumentor):
 
 
 class AccelerateInstrumentor(BridgeInstrumentor):
-    """Records the values of ``Accelerator.log``, with any ``log_with``."""
+    """Record the values of ``Accelerator.log``, with any ``log_with``."""
 
     library = "accelerate"
 
@@ -210,7 +210,7 @@ class AccelerateInstrumentor(BridgeInstrumentor):
 
 
 class LightningInstrumentor(BridgeInstrumentor):
-    """Records the values that a ``LightningModule`` and ``Fabric`` log, with any loggers; under both package names."""
+    """Record the values that a ``LightningModule`` or ``Fabric`` logs, with any logger, under both package names."""
 
     library = "lightning"
 

@@ -272,10 +272,10 @@ def _flat(data: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator
 
 
 class WandbInstrumentor(BridgeInstrumentor):
-    """Records the values of ``wandb.log``, online, offline and disabled.
+    """Record the values of ``wandb.log`` in the modes online, offline and disabled.
 
-    x is the step, or the metric that ``define_metric`` names. ``wandb.config`` is the run's configuration; values that
-    are set in ``wandb.summary`` are its results. A second run in the process is a group of its own.
+    x is the step, or the metric that ``define_metric`` names. ``wandb.config`` becomes the configuration of the run,
+    and values set in ``wandb.summary`` become its results. A second run in the process becomes a group.
     """
 
     library = _LIBRARY
