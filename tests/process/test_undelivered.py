@@ -34,9 +34,9 @@ def test_a_forgotten_start_is_said(tmp_path: Path) -> None:
 ELSEWHERE = {
     "delivered": "tachograph.start(prometheus_port=0)",
     "delivered before": "tachograph.start(prometheus_port=0); tachograph.shutdown()",
-    "read": "from tachograph import PrometheusCollector; list(PrometheusCollector().collect())",
-    "handled": "tachograph.configure(tachograph.ConsoleMetricHandler())",
-    "silenced": "tachograph.configure(tachograph.NullMetricHandler())",
+    "read": "from tachograph.otel import PrometheusCollector; list(PrometheusCollector().collect())",
+    "handled": "tachograph.configure(tachograph.elastic.ConsoleMetricHandler())",
+    "silenced": "tachograph.configure(tachograph.elastic.NullMetricHandler())",
 }
 
 

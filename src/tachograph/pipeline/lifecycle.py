@@ -77,8 +77,8 @@ def start(**settings: Unpack[Keywords]) -> Pipeline:
         helper joins a process group of ``torch.distributed``, it is a rank, and delivers from then on.
 
     Under zero code (``tachograph run``, ``opentelemetry-instrument``) a pipeline runs already: these destinations are
-    added to it until the :meth:`~tachograph.Pipeline.shutdown` of the result, and a wrong value is a line in the
-    log and a pipeline that delivers nothing.
+    added to it until the :meth:`~tachograph.pipeline.Pipeline.shutdown` of the result, and a wrong value is a line in
+    the log and a pipeline that delivers nothing.
 
     Raises:
         ValueError: a wrong value; the message names where it was given and the allowed ones.
@@ -195,8 +195,8 @@ def running_pipeline() -> Pipeline | None:
 def shutdown(timeout: float | None = None) -> None:
     """Deliver everything recorded so far and stop delivering; recording goes on in memory.
 
-    It takes no longer than the end of the process does, see :meth:`tachograph.Pipeline.shutdown`, and no longer than
-    ``timeout`` seconds, where that is less.
+    It takes no longer than the end of the process does, see :meth:`tachograph.pipeline.Pipeline.shutdown`, and no
+    longer than ``timeout`` seconds, where that is less.
 
     If a ``start()`` is ended, the exporters of ``configure`` and the databases of a ``MetricsLogger`` go on.
     Does nothing where nothing runs. Under zero code it takes off only the destinations that :func:`start` has added.

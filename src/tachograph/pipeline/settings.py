@@ -223,7 +223,8 @@ def read_settings(
         join: deliver into the program's own providers; TACHOGRAPH_JOIN is ``true`` or ``false``; on.
             Off where they belong to a backend that is paid by the series.
         hub: start a hub for this process, beside the other destinations: a page of the run on 127.0.0.1, port 4318 or
-            the next free one, which is stored; off. It ends with the process. See :class:`tachograph.Pipeline`.
+            the next free one, which is stored; off. It ends with the process. See
+            :class:`tachograph.pipeline.Pipeline`.
         tags: of the run, at most 64 of 64 characters; with those that it has already.
         notes: of the run, at most 10,000 characters; they take the place of earlier ones.
 
@@ -370,7 +371,11 @@ def _parts(given: Setting) -> list[object]:
     for part in parts:
         if not isinstance(part, str) and (isinstance(part, type) or not _exports(part)):
             handler = given.source == "metrics=" and callable(getattr(part, "emit", None))
-            hint = " (a handler: configure(handler) for each point, HandlerExporter(handler) here)" if handler else ""
+            hint = ""
+            if handler:
+                hint = (
+                    " (for a handler, call configure(handler), or pass tachograph.otel.HandlerExporter(handler) here)"
+                )
             raise Setting(given.source, part).wrong_type(f"a name, an exporter, or a sequence of them{hint}")
     return parts
 

@@ -62,7 +62,7 @@ WAYS: Mapping[WayName, Way] = {
     ),
     "registry": Way(
         "your `CollectorRegistry`",
-        "`tachograph.PrometheusCollector()` in a registry of the program's own, without a `start()`",
+        "`tachograph.otel.PrometheusCollector()` in a registry of the program's own, without a `start()`",
         _METRICS_ONLY,
         sent=False,
     ),
