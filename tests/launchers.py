@@ -357,7 +357,7 @@ _TAIL = """
   after a second, and those from before its process group have no rank. So it is with Lightning before `fit()`.
 - torchrun's own process, and that of `accelerate launch`, have the role `agent`, and no rank.
 - In the last four rows each rank starts a child, which inherits its variables and joins no group: a helper. Its value
-  is counted (`helper`), and delivered only with `TACHOGRAPH_HELPERS=1`.
+  is counted (`helper`), and delivered only with `TACHOGRAPH_HELPERS=true`.
 """
 
 

@@ -110,7 +110,7 @@ HELPER = """
 """
 
 
-@pytest.mark.parametrize("asked", ["", "1"])
+@pytest.mark.parametrize("asked", ["", "true", "1"])
 def test_a_forked_child_of_a_start(tmp_path: Path, asked: str) -> None:
     """It delivers nothing and says so, unless it is asked to; the parent's values are not counted again."""
     done = run(tmp_path, HELPER, TACHOGRAPH_HELPERS=asked)

@@ -108,8 +108,9 @@ def count_helper(
     told = [_counted(count, what) for count, what in ((values, "value"), (records, "log record")) if count]
     if note_helper(environ, values + records):
         log.warning(
-            "%s recorded in a helper process (%s, pid %d), such as a data-loader worker, which is no rank and joins no "
-            "process group: nothing delivers that (further ones are counted). TACHOGRAPH_HELPERS=1 does",
+            "%s recorded in a helper process (%s, pid %d), such as a data-loader worker, and dropped: the process has "
+            "no rank and joined no process group. Set TACHOGRAPH_HELPERS=true to export what helpers record "
+            "(further warnings are suppressed; see tachograph.dropped)",
             f"{' and '.join(told)} {'was' if values + records == 1 else 'were'}",
             program_name(),
             os.getpid(),

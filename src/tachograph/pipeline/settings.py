@@ -247,7 +247,7 @@ def read_settings(
     disabled = switched_off is not None and switched_off.choice(("true", "false")) == "true"
     helpers = find("", None, "TACHOGRAPH_HELPERS")
     if helpers:
-        helpers.choice(("0", "1"))
+        helpers.boolean()  # each process reads it again, before it has settings
     exemplars = find("", None, EXEMPLAR_FILTER)
     if exemplars:
         exemplars.choice(("always_on", "always_off", "trace_based"))  # for the SDK
@@ -311,7 +311,7 @@ def read_settings(
         join=joining.boolean() if joining else True,
         hub=with_hub,
         curves=curves.choice(("hub", "all")) if curves else "hub",
-        doctor=doctor.choice(("true", "false", "all")) if doctor else "true",
+        doctor=doctor.boolean_or("all") if doctor else "true",
         named_logs=logs is not None or bool(text(environ, "OTEL_LOGS_EXPORTER")),
         own_hub=text(environ, "TACHOGRAPH_HUB") == "1" and endpoint == text(environ, "TACHOGRAPH_ENDPOINT") != "",
         **_description(tags, notes),

@@ -89,7 +89,7 @@ REASONS: Mapping[Reason, str] = {
     "no_value": "A data point came to the hub without a value.",
     "illegal_name": "A name or key came to the hub empty, with a NUL (Prometheus refuses it) or over 1,024 characters.",
     "too_large": "A histogram of more than 1,000 bounds came to the hub, or a resource of more than 64 KiB.",
-    "helper": "A helper has recorded it, such as a data-loader worker: it delivers with `TACHOGRAPH_HELPERS=1` alone.",
+    "helper": "Recorded in a helper process, such as a data-loader worker, without `TACHOGRAPH_HELPERS=true`.",
 }
 # The semantic conventions that the names in our scopes follow.
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"

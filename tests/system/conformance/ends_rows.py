@@ -66,7 +66,7 @@ def an_exception() -> None:
 def a_fork() -> None:
     """A forked child, such as a data-loader worker, neither hangs nor counts anything of its parent's twice.
 
-    It records nothing unless it is asked to (`TACHOGRAPH_HELPERS=1`).
+    It records nothing unless it is asked to (`TACHOGRAPH_HELPERS=true`).
     """
     put_metric("parent.success", 1, "x.fork")
     child = os.fork()
