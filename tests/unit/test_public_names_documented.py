@@ -66,7 +66,7 @@ def test_every_setting_is_in_the_page_of_settings() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("cli.md", "patched.md"),
+        *("cli.md", "patched.md", "settings.md"),
         *("performance.md", "images/performance-step.svg", "images/performance-calls.svg"),
     ],
 )
