@@ -304,9 +304,15 @@ INFLUXDB = (
         ("INFLUXDB_DATABASE",),
         "text",
         f"`{influx_target.DATABASE}`",
-        "The bucket (version 2) or database (version 1).",
+        "The bucket (version 2) or database (version 1). `tachograph resend` has no default.",
     ),
-    SettingRow((), ("INFLUXDB_ORG",), "text", f"`{influx_target.ORG}`", "The organization (version 2)."),
+    SettingRow(
+        (),
+        ("INFLUXDB_ORG",),
+        "text",
+        f"`{influx_target.ORG}`",
+        "The organization (version 2). `tachograph resend` has no default.",
+    ),
     SettingRow((), ("INFLUXDB_TOKEN",), "text", "none", "The token for InfluxDB."),
     SettingRow(
         (),
