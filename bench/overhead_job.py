@@ -33,6 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import tachograph
 from tachograph.diagnosis.pulse import Pulse
+from tachograph.pipeline import Pipeline
 from tachograph.recording.gauge_curve import FIRST
 from tachograph.recording.pulse_source import Beat, pulse_source
 
@@ -118,7 +119,7 @@ def agreed(number: float) -> int:
     return int(tensor)
 
 
-def started() -> tachograph.Pipeline:
+def started() -> Pipeline:
     """Return a pipeline that exports once a second."""
     return tachograph.start(metrics="otlp", traces="none", logs="otlp", interval=1.0)
 

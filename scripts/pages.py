@@ -1,7 +1,7 @@
-"""Write docs/cli.md and docs/patched.md, and the figures of docs/performance.md.
+"""Write docs/cli.md, docs/settings.md and docs/patched.md, and the figures of docs/performance.md.
 
-``python scripts/pages.py``: the commands with their options, and the names of others that bridges patch, are made from
-the code, so that they say what is there; the figures from what benches left in bench/results.
+``python scripts/pages.py`` makes the commands with their options, the settings, and the names that bridges patch from
+the code, and the figures from the results of benches in bench/results.
 """
 # ruff: noqa: INP001 - a script
 
@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import performance
 
 from tachograph.cli import parsers
 from tachograph.instrumentation.bridges._libraries import LIBRARIES
+from tachograph.pipeline.settings_table import SECTIONS, SettingRow
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -27,6 +28,19 @@ _CLI = """# Commands
 `tachograph COMMAND --help` prints the same. All commands exit with 2 for wrong usage and with 1 if they fail; the exit
 code of `tachograph run` is the job's. Durations are written as `30s`, `5m`, `12h`, or `30d`; a bare number means
 seconds.
+"""
+_SETTINGS = """# Settings
+
+<!-- Made by `python scripts/pages.py`; do not edit it here. -->
+
+Set environment variables, or pass keyword arguments to `tachograph.start()`, which win over the variables. An empty
+variable counts as unset. `TACHOGRAPH_*` variables that are `true` or `false` also accept `1` and `0`. A wrong value is
+a `ValueError` that names the variable and the allowed values. Under `tachograph run` it is logged instead, and the
+program continues.
+
+`start()` returns a [`Pipeline`](api.md#tachographpipeline): a context manager with `flush(timeout)`,
+`shutdown(timeout)`, `metrics_url`, and `hub_url`. Until `start()` is called, values stay in memory, or go to the
+OpenTelemetry providers that the program has set up.
 """
 _PATCHED = """# Patched names
 
@@ -95,6 +109,27 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", ":", "?")) else ".")
 
 
+def settings() -> str:
+    """Return the page of the settings."""
+    parts = [_SETTINGS]
+    for title, rows in SECTIONS.items():
+        lines = "".join(_setting(row) for row in rows)
+        parts.append(
+            f"## {title}\n\n| variable | argument | values | default | effect |\n|---|---|---|---|---|\n{lines}"
+        )
+    return "\n".join([*parts, "Next: [commands](cli.md) · [exporters](exporters.md) · [API](api.md)\n"])
+
+
+def _setting(row: SettingRow) -> str:
+    values = row.values if isinstance(row.values, str) else _codes(row.values)
+    cells = (_codes(row.variables), _codes(row.arguments), values, row.default, row.description)
+    return "".join(f"| {_cell(cell)} " for cell in cells) + "|\n"
+
+
+def _codes(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
 def patched() -> str:
     """Return the page of the patched names."""
     rows = []
@@ -109,7 +144,12 @@ def patched() -> str:
     )
 
 
-PAGES: dict[str, Callable[[], str]] = {"cli.md": cli, "patched.md": patched, **performance.FILES}
+PAGES: dict[str, Callable[[], str]] = {
+    "cli.md": cli,
+    "settings.md": settings,
+    "patched.md": patched,
+    **performance.FILES,
+}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():

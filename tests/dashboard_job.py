@@ -22,10 +22,10 @@ RANK = int(os.environ.get("RANK", "0"))
 HOSTILE = 'lo\\ss "{rank}" $rank {{dl_rank}} [[rank]] <b>🦀</b> ../; DROP TABLE'
 
 
-class Broken(tachograph.MetricHandler):
+class Broken(tachograph.elastic.MetricHandler):
     """A handler that cannot take anything."""
 
-    def emit(self, metric_data: tachograph.MetricData) -> None:
+    def emit(self, metric_data: tachograph.elastic.MetricData) -> None:
         """Fail."""
         raise ValueError(metric_data)
 

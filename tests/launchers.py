@@ -361,7 +361,7 @@ _TAIL = """
 - **Agents.** The processes of torchrun and `accelerate launch` themselves have the role `agent` and no rank.
 - **Helpers.** In the last four rows, each rank starts a child process, which inherits the environment variables but
   does not join the process group. Its value is dropped and counted with the reason `helper`. It is recorded only with
-  `TACHOGRAPH_HELPERS=1`.
+  `TACHOGRAPH_HELPERS=true`.
 
 See also: [hub](hub.md) · [bridges](bridges.md) · [how zero-code recording works](zero-code.md)
 """

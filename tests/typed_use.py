@@ -21,20 +21,12 @@ from opentelemetry.sdk.metrics.view import View
 from prometheus_client import REGISTRY
 
 import tachograph
-from tachograph import (
-    HandlerExporter,
-    MetricData,
-    MetricHandler,
-    WindowedMetricReader,
-    configure,
-    declare,
-    elastic,
-    prof,
-    put_metric,
-    stat_views,
-)
-from tachograph.elastic import api
+from tachograph import configure, declare, elastic, prof, put_metric
+from tachograph.elastic import MetricData, MetricHandler, api
+from tachograph.metric import Instrument
 from tachograph.monitor import Event, log_event
+from tachograph.otel import HandlerExporter, WindowedMetricReader, stat_views
+from tachograph.pipeline import Pipeline
 
 
 @prof
@@ -121,7 +113,7 @@ assert_type(half(1), float)
 put_metric("loss", 0.5)
 put_metric("loss", 0.5, "mine", attributes={"phase": "train"})
 tokens = declare("tokens", group="mine", kind="counter", unit="{token}")
-assert_type(tokens, tachograph.Instrument)
+assert_type(tokens, Instrument)
 tokens.bind(phase="train")(512)
 
 
@@ -134,7 +126,7 @@ class Mine(MetricHandler):
 configure(Mine())
 configure(Mine(), "mine")
 configure(ConsoleMetricExporter(), group="mine")
-REGISTRY.register(tachograph.PrometheusCollector(resource_labels=["dl.rank"], target_info=False))
+REGISTRY.register(tachograph.otel.PrometheusCollector(resource_labels=["dl.rank"], target_info=False))
 assert_type(elastic.getStream("mine"), elastic.MetricStream)
 assert_type(api.get_elapsed_time_ms(0.0), int)
 assert_type(api.MetricsConfig().params, dict[str, str])
@@ -176,7 +168,7 @@ async def misuse() -> None:
 
 
 def started() -> None:
-    assert_type(tachograph.start(metrics="jsonl", interval=5, jsonl="out.jsonl"), tachograph.Pipeline)
+    assert_type(tachograph.start(metrics="jsonl", interval=5, jsonl="out.jsonl"), Pipeline)
     tachograph.start(tags=["baseline", "adam"], notes="a try")
     assert_type(tachograph.start(hub=True).hub_url, str | None)
     tachograph.start(hub="yes")  # type: ignore[arg-type]

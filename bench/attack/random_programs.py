@@ -109,7 +109,7 @@ class _Writer:
         made, chance = self.made, self.chance
         environment = made.environment
         environment["OTEL_METRIC_EXPORT_INTERVAL"] = f"{made.interval * 1000:g}"
-        environment["TACHOGRAPH_HELPERS"] = chance.choice(["", "", "1"])
+        environment["TACHOGRAPH_HELPERS"] = chance.choice(["", "", "true"])
         if chance.random() < 0.2:
             environment.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
         if chance.random() < 0.2:
@@ -225,7 +225,7 @@ class _Writer:
 
         Source: README, "What is never lost", and which processes of a job report; a child of a rank is a helper.
         """
-        asked = self.made.environment["TACHOGRAPH_HELPERS"] == "1"
+        asked = self.made.environment["TACHOGRAPH_HELPERS"] == "true"
         if "RANK" in self.made.environment and not asked:
             return False  # a helper of the rank
         if kind == "program":

@@ -20,39 +20,18 @@ from tachograph.recording.wishes import wishes
 from tachograph.version import __version__
 
 if TYPE_CHECKING:
-    from tachograph import elastic, logger, metric, monitor, runs, testing
-    from tachograph.elastic import (
-        ConsoleMetricHandler,
-        MetricData,
-        MetricHandler,
-        NullMetricHandler,
-        configure,
-        prof,
-        put_metric,
-    )
-    from tachograph.exporters.handler_exporter import HandlerExporter
-    from tachograph.exporters.prometheus.collector import PrometheusCollector
-    from tachograph.exporters.windowed_reader import WindowedMetricReader, stat_views
+    from tachograph import elastic, logger, metric, monitor, otel, runs, testing
+    from tachograph.elastic import configure, prof, put_metric
     from tachograph.logger import MetricsLogger
     from tachograph.metric import Metric, MetricGroup, MetricScale, config, log, progress, summary, task, workflow
-    from tachograph.pipeline import Pipeline, shutdown, start
-    from tachograph.recording.instrument import Instrument
+    from tachograph.pipeline import shutdown, start
     from tachograph.recording.registry import declare
 
 __all__ = [
-    "ConsoleMetricHandler",
-    "HandlerExporter",
-    "Instrument",
     "Metric",
-    "MetricData",
     "MetricGroup",
-    "MetricHandler",
     "MetricScale",
     "MetricsLogger",
-    "NullMetricHandler",
-    "Pipeline",
-    "PrometheusCollector",
-    "WindowedMetricReader",
     "__version__",
     "config",
     "configure",
@@ -62,33 +41,25 @@ __all__ = [
     "logger",
     "metric",
     "monitor",
+    "otel",
     "prof",
     "progress",
     "put_metric",
     "runs",
     "shutdown",
     "start",
-    "stat_views",
     "summary",
     "task",
     "testing",
     "workflow",
 ]
 
-_HOME = {
-    "ConsoleMetricHandler": "elastic",
-    "HandlerExporter": "exporters.handler_exporter",
-    "Instrument": "recording.instrument",
+_MODULES = {"elastic", "logger", "metric", "monitor", "otel", "runs", "testing"}
+_MODULE_OF_NAME = {
     "Metric": "metric",
-    "MetricData": "elastic",
     "MetricGroup": "metric",
-    "MetricHandler": "elastic",
     "MetricScale": "metric",
     "MetricsLogger": "logger",
-    "NullMetricHandler": "elastic",
-    "Pipeline": "pipeline",
-    "PrometheusCollector": "exporters.prometheus.collector",
-    "WindowedMetricReader": "exporters.windowed_reader",
     "config": "metric",
     "configure": "elastic",
     "declare": "recording.registry",
@@ -98,12 +69,10 @@ _HOME = {
     "put_metric": "elastic",
     "shutdown": "pipeline",
     "start": "pipeline",
-    "stat_views": "exporters.windowed_reader",
     "summary": "metric",
     "task": "metric",
     "workflow": "metric",
 }
-
 
 # Functions that return nothing, so that one which a signal handler calls while its module loads can be called later.
 _POSTPONED = {"config", "configure", "log", "put_metric", "shutdown", "summary"}
@@ -169,19 +138,19 @@ if "multiprocessing.util" in sys.modules:  # this may be such a child, which for
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"elastic", "logger", "metric", "monitor", "runs", "testing"}:
+    if name in _MODULES:
         return import_module(f"tachograph.{name}")
-    if name not in _HOME:
+    if name not in _MODULE_OF_NAME:
         raise AttributeError(f"module 'tachograph' has no attribute {name!r}")
     try:
-        found = getattr(import_module(f"tachograph.{_HOME[name]}"), name)
+        value = getattr(import_module(f"tachograph.{_MODULE_OF_NAME[name]}"), name)
     except (AttributeError, ImportError):
         if name in _POSTPONED and _is_loading():
             return partial(_postpone, name)
         raise
-    globals()[name] = found
+    globals()[name] = value
     _call_postponed()
-    return found
+    return value
 
 
 def _is_loading() -> bool:
@@ -206,4 +175,4 @@ def _call_postponed() -> None:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)  # only what users type, although importing a subpackage sets an attribute here

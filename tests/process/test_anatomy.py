@@ -955,4 +955,6 @@ def test_the_setting() -> None:
     assert not asks_for_anatomy({}, default=False)
     assert not asks_for_anatomy({"TACHOGRAPH_ANATOMY": "false"}, default=True)
     assert asks_for_anatomy({"TACHOGRAPH_ANATOMY": "true"}, default=False)
+    assert asks_for_anatomy({"TACHOGRAPH_ANATOMY": "1"}, default=False)
+    assert not asks_for_anatomy({"TACHOGRAPH_ANATOMY": "0"}, default=True)
     assert asks_for_anatomy({"TACHOGRAPH_ANATOMY": "perhaps"}, default=True)

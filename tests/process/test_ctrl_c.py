@@ -35,7 +35,7 @@ tachograph.put_metric("loss", 1.0)
     [
         INTERRUPTED.format(records="tachograph.put_metric('loss', 1.0)"),
         INTERRUPTED.format(records="tachograph.log({'loss': 1.0})"),
-        INTERRUPTED.format(records="tachograph.configure(tachograph.ConsoleMetricHandler())"),
+        INTERRUPTED.format(records="tachograph.configure(tachograph.elastic.ConsoleMetricHandler())"),
         DURING_THE_IMPORT,
     ],
     ids=["put_metric", "log", "configure", "during the import"],

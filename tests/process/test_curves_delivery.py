@@ -166,7 +166,7 @@ os.wait()
 """,
     )
     with receiving(*OURS) as receiver:
-        send(tmp_path, base(receiver), program, TACHOGRAPH_HELPERS="1")
+        send(tmp_path, base(receiver), program, TACHOGRAPH_HELPERS="true")
         found = [columns(record) for record in records(receiver, "tachograph.points")]
     of_child = [each for each in found if each["value"] == (7.0,) * 5]
     assert [(each["metric"], each["x"], each["tachograph.seq"]) for each in of_child] == [

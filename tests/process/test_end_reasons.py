@@ -65,7 +65,7 @@ def test_a_child_of_multiprocessing(tmp_path: Path, method: str) -> None:
             child.join()
     """
     with receiving() as receiver:
-        done = run_program(tmp_path, program, options=("--endpoint", base(receiver)), TACHOGRAPH_HELPERS="1")
+        done = run_program(tmp_path, program, options=("--endpoint", base(receiver)), TACHOGRAPH_HELPERS="true")
         assert "ValueError: boom" in done.stderr
         assert "tachograph/pipeline" not in done.stderr  # its traceback is the program's own
         found = [event for event in events(receiver) if event.name == "tachograph.process.end"]

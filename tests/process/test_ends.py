@@ -279,7 +279,7 @@ print(pipeline.metrics_url.split(":")[2].split("/")[0])
 
 
 def test_helpers_record_where_they_are_asked_to(tmp_path: Path) -> None:
-    """With ``TACHOGRAPH_HELPERS=1`` a forked child starts anew and delivers what is its own."""
+    """With ``TACHOGRAPH_HELPERS=true`` a forked child starts anew and delivers what is its own."""
     done = run(
         tmp_path,
         """
@@ -294,7 +294,7 @@ if not child:
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 """,
-        TACHOGRAPH_HELPERS="1",
+        TACHOGRAPH_HELPERS="true",
     )
     assert done.returncode == 0, done.stderr
     values = [
@@ -352,7 +352,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise ValueError"])
 def test_helpers_that_multiprocessing_forks_deliver_at_their_end(tmp_path: Path, end: str) -> None:
-    """With ``TACHOGRAPH_HELPERS=1`` the last values of such a child arrive, though it calls no exit handlers."""
+    """With ``TACHOGRAPH_HELPERS=true`` the last values of such a child arrive, though it calls no exit handlers."""
     done = run(
         tmp_path,
         f"""
@@ -367,7 +367,7 @@ process = multiprocessing.get_context("fork").Process(target=worker)
 process.start(); process.join()
 print(process.exitcode)
 """,
-        TACHOGRAPH_HELPERS="1",
+        TACHOGRAPH_HELPERS="true",
     )
     assert done.stdout == {"": "0\n", "sys.exit(3)": "3\n", "raise ValueError": "1\n"}[end]
     values = [

@@ -74,7 +74,7 @@ def test_a_spool_arrives_in_influxdb(tmp_path: Path, capsys: pytest.CaptureFixtu
     """Every point of a folder's files arrives; nothing is deleted."""
     folder = spooled(tmp_path / "spool")
     with influxdb1(tmp_path / "data") as base:
-        assert main(["resend", str(folder), "--to", "influxdb", "--url", base]) == 0
+        assert main(["resend", str(folder), "--to", "influxdb", "--url", base, "--database", "tplr"]) == 0
         (series,) = influxql(base, 'SELECT COUNT("loss"), COUNT("s") FROM "train"')
         assert series["values"] == [[0, 100, 100]]
     said = capsys.readouterr()
@@ -97,7 +97,7 @@ def test_files_are_deleted_where_that_is_asked_for(tmp_path: Path) -> None:
 def test_nothing_is_deleted_that_did_not_arrive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where nobody takes the points the exit code is 1, a line says so, and the file stays."""
     folder = spooled(tmp_path / "spool", 0, 3)
-    line = ["resend", str(folder), "--to", "influxdb", "--url", f"http://127.0.0.1:{free_port()}"]
+    line = ["resend", str(folder), "--to", "influxdb", "--database", "tplr", "--url", f"http://127.0.0.1:{free_port()}"]
     assert main([*line, "--delete", "--timeout", "0.5"]) == 1
     assert "not everything arrived" in capsys.readouterr().err
     assert len(list(folder.iterdir())) == 1
@@ -167,7 +167,7 @@ def test_a_spool_of_an_earlier_version_arrives_in_influxdb(tmp_path: Path, capsy
     """What an earlier version has left is sent, but for what had arrived already."""
     file = leave_as_before(tmp_path / "spool" / "1.jsonl", events(0, 100), _WHO, arrived=40)
     with influxdb1(tmp_path / "data") as base:
-        assert main(["resend", str(file), "--to", "influxdb", "--url", base, "--delete"]) == 0
+        assert main(["resend", str(file), "--to", "influxdb", "--url", base, "--database", "tplr", "--delete"]) == 0
         (series,) = influxql(base, 'SELECT COUNT("n") FROM "train"')
     assert series["values"][0][1] == 60
     assert "sent 60 events from 1 file, skipped 40 that" in capsys.readouterr().err
@@ -384,6 +384,7 @@ def test_a_file_in_use_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixtu
         ([".", "--to", "console"], "no *.spool or *.jsonl files"),
         (["spool", "--to", "influxdb"], "INFLUXDB_HOST"),
         (["spool", "--to", "influxdb", "--url", "http://h:x"], "Port"),
+        (["spool", "--to", "influxdb", "--url", "http://h"], "--database or INFLUXDB_DATABASE"),
         (["spool", "--to", "jsonl"], "--output"),
         (["spool", "--to", "otlp", "--url", "nonsense"], "URL"),
     ],
@@ -417,7 +418,7 @@ def test_each_point_says_who_recorded_it(tmp_path: Path) -> None:
     """Points of several ranks in one file arrive with the rank of each."""
     file = _exported(tmp_path / "run.jsonl", [(at % 3, float(at % 3)) for at in range(300)])
     with influxdb1(tmp_path / "data") as base:
-        assert main(["resend", str(file), "--to", "influxdb", "--url", base]) == 0
+        assert main(["resend", str(file), "--to", "influxdb", "--url", base, "--database", "tplr"]) == 0
         (series,) = influxql(base, 'SELECT "value", "dl.rank" FROM "g/loss"')
     assert [(int(value), int(rank)) for _, value, rank in series["values"]] == [(at % 3,) * 2 for at in range(300)]
 
@@ -430,12 +431,24 @@ def test_what_is_refused_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFix
     first = _exported(folder / "a.jsonl", values)
     second = _exported(folder / "b.jsonl", [(1, 0.5)] * 10)
     with influxdb1(tmp_path / "data") as base:
-        line = ["resend", str(folder), "--to", "influxdb", "--url", base, "--delete", "--timeout", "20"]
+        line = [
+            "resend",
+            str(folder),
+            "--to",
+            "influxdb",
+            "--url",
+            base,
+            "--database",
+            "tplr",
+            "--delete",
+            "--timeout",
+            "20",
+        ]
         assert main(line) == 1
         (series,) = influxql(base, 'SELECT COUNT("value") FROM "g/loss"')
         assert series["values"][0][1] == 308
     said = capsys.readouterr().err
-    assert f"{first}: the receiver rejected 2 rejected, everything else was sent" in said
+    assert f"{first}: the receiver rejected 2 field_type, everything else was sent" in said
     assert "not everything" not in said
     assert "310 events from 2 files" in said
     assert first.exists()
@@ -446,7 +459,7 @@ def test_what_cannot_be_encoded_stops_nothing(tmp_path: Path, capsys: pytest.Cap
     """A point that line protocol has no line for is said, too, though the server never saw it."""
     leave_as_before(tmp_path / "spool" / "1.jsonl", [event(0), event(1, measurement="#train"), event(2)])
     with influxdb1(tmp_path / "data") as base:
-        line = ["resend", str(tmp_path / "spool"), "--to", "influxdb", "--url", base, "--delete"]
+        line = ["resend", str(tmp_path / "spool"), "--to", "influxdb", "--url", base, "--database", "tplr", "--delete"]
         assert main(line) == 1
         (series,) = influxql(base, 'SELECT COUNT("n") FROM "train"')
         assert series["values"][0][1] == 2

@@ -163,7 +163,7 @@ def test_a_forked_child_sends_to_its_parents_hub(tmp_path: Path) -> None:
         assert pipeline.flush(20)
         urllib.request.urlopen(pipeline.hub_url + "/healthz").read()
         """,
-        TACHOGRAPH_HELPERS="1",
+        TACHOGRAPH_HELPERS="true",
         TACHOGRAPH_RUN="forked",
     )
     assert done.returncode == 0, done.stderr

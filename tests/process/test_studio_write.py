@@ -50,9 +50,7 @@ def why(answer: Answer) -> str:
 def writing(store: Path) -> Iterator[Writing]:
     """Run ``tachograph studio --write``, and read the token that it prints."""
     with alone(store, "--write") as studio:
-        found = re.search(
-            r"/#token=([\w-]{43}) shows the runs in .* \(this link can change runs\)", studio.said
-        )
+        found = re.search(r"/#token=([\w-]{43}) shows the runs in .* \(this link can change runs\)", studio.said)
         assert found, studio.said
         yield Writing(studio, found[1])
 

@@ -34,9 +34,9 @@ def test_a_forgotten_start_is_said(tmp_path: Path) -> None:
 ELSEWHERE = {
     "delivered": "tachograph.start(prometheus_port=0)",
     "delivered before": "tachograph.start(prometheus_port=0); tachograph.shutdown()",
-    "read": "from tachograph import PrometheusCollector; list(PrometheusCollector().collect())",
-    "handled": "tachograph.configure(tachograph.ConsoleMetricHandler())",
-    "silenced": "tachograph.configure(tachograph.NullMetricHandler())",
+    "read": "from tachograph.otel import PrometheusCollector; list(PrometheusCollector().collect())",
+    "handled": "tachograph.configure(tachograph.elastic.ConsoleMetricHandler())",
+    "silenced": "tachograph.configure(tachograph.elastic.NullMetricHandler())",
 }
 
 
@@ -112,7 +112,7 @@ HELPER = """
 """
 
 
-@pytest.mark.parametrize("asked", ["", "1"])
+@pytest.mark.parametrize("asked", ["", "true", "1"])
 def test_a_forked_child_of_a_start(tmp_path: Path, asked: str) -> None:
     """It delivers nothing and says so, unless it is asked to; the parent's values are not counted again."""
     done = run(tmp_path, HELPER, TACHOGRAPH_HELPERS=asked)

@@ -187,7 +187,16 @@ for case in sys.argv[1:]:
     ]
     print(case, measured, method, type(monitor._WaitCounter.__dict__["guard"]).__name__)
 """
-MEASURED = {",": False, ",1": True, ",0": False, "on,": True, "off,1": False, ",maybe": False}
+MEASURED = {
+    ",": False,
+    ",true": True,
+    ",false": False,
+    ",1": True,
+    ",0": False,
+    "on,": True,
+    "off,true": False,
+    ",maybe": False,
+}
 
 
 def test_one_setting_turns_it_on(tmp_path: Path) -> None:

@@ -236,7 +236,17 @@ def test_a_killed_process_leaves_only_what_was_not_acknowledged(
             wait_until(lambda: not spool_files(tmp_path))
             out.close(5)
         else:
-            line = ["resend", str(folder), "--to", "influxdb", "--url", server.url, *how.split()[1:]]
+            line = [
+                "resend",
+                str(folder),
+                "--to",
+                "influxdb",
+                "--url",
+                server.url,
+                "--database",
+                "tplr",
+                *how.split()[1:],
+            ]
             assert main(line) == 0
             assert "sent 1,720 events from 1 file, skipped 1,280" in capsys.readouterr().err
         assert server.taken == Counter(dict.fromkeys(server.taken, 1))
@@ -258,7 +268,19 @@ def test_a_replay_that_stops_goes_on_where_it_was(tmp_path: Path, capsys: pytest
     with faulty() as server:
         folder = left_behind(server.url, tmp_path, [event(number, {"n": number}, {}) for number in range(7_000)])
         assert len(list(folder.iterdir())) == 1
-        line = ["resend", str(folder), "--to", "influxdb", "--url", server.url, "--delete", "--timeout", "3"]
+        line = [
+            "resend",
+            str(folder),
+            "--to",
+            "influxdb",
+            "--url",
+            server.url,
+            "--database",
+            "tplr",
+            "--delete",
+            "--timeout",
+            "3",
+        ]
         server.begin(["204"] * 3 + ["busy"])
         assert main(line) == 1
         first = len(server.taken)

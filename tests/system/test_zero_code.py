@@ -171,7 +171,7 @@ def test_a_rank_that_learns_who_it_is_later_carries_it(tmp_path: Path) -> None:
     [("fork", "", True), ("spawn", "", True), ("forkserver", "", False), ("forkserver", "0", True)],
 )
 def test_children_deliver_where_they_are_asked_to(tmp_path: Path, method: str, rank: str, delivers: bool) -> None:
-    """With ``TACHOGRAPH_HELPERS=1`` what a child of multiprocessing records arrives, whether there are ranks or not.
+    """With ``TACHOGRAPH_HELPERS=true`` what a child of multiprocessing records arrives, whether there are ranks or not.
 
     A fork server is started as ``python -c``, which is a process of the job only where it has a rank.
     """
@@ -188,7 +188,7 @@ def test_children_deliver_where_they_are_asked_to(tmp_path: Path, method: str, r
             child.start()
             child.join()
     """
-    more = {"TACHOGRAPH_HELPERS": "1", **({"RANK": rank} if rank else {})}
+    more = {"TACHOGRAPH_HELPERS": "true", **({"RANK": rank} if rank else {})}
     with receiving() as receiver:
         done = run_program(tmp_path, program, options=to(receiver), **more)
         found = {(point.attributes["who"], point.value) for point in metrics(receiver) if point.name == "step.success"}

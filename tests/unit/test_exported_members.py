@@ -12,19 +12,10 @@ import tachograph
 
 PUBLIC = {
     "tachograph": [
-        "ConsoleMetricHandler",
-        "HandlerExporter",
-        "Instrument",
         "Metric",
-        "MetricData",
         "MetricGroup",
-        "MetricHandler",
         "MetricScale",
         "MetricsLogger",
-        "NullMetricHandler",
-        "Pipeline",
-        "PrometheusCollector",
-        "WindowedMetricReader",
         "__version__",
         "config",
         "configure",
@@ -34,13 +25,13 @@ PUBLIC = {
         "logger",
         "metric",
         "monitor",
+        "otel",
         "prof",
         "progress",
         "put_metric",
         "runs",
         "shutdown",
         "start",
-        "stat_views",
         "summary",
         "task",
         "testing",
@@ -73,6 +64,7 @@ PUBLIC = {
         "process_value",
     ],
     "tachograph.metric": [
+        "Instrument",
         "Metric",
         "MetricGroup",
         "MetricScale",
@@ -107,6 +99,12 @@ PUBLIC = {
         "register_event_handler",
         "unregister_event_handler",
     ],
+    "tachograph.otel": [
+        "HandlerExporter",
+        "PrometheusCollector",
+        "WindowedMetricReader",
+        "stat_views",
+    ],
 }
 
 
@@ -119,8 +117,20 @@ def test_all_names(module: str) -> None:
     assert set(PUBLIC[module]) <= set(dir(found))
 
 
-def test_top_level_names_are_the_front_doors() -> None:
-    """The top level gives the very objects of tachograph.elastic."""
+def test_the_root_shows_only_what_users_type() -> None:
+    """``dir(tachograph)`` is the list above, whatever else of the package is loaded."""
+    import_module("tachograph.exporters")
+    assert dir(tachograph) == PUBLIC["tachograph"]
+
+
+@pytest.mark.parametrize("name", ["MetricHandler", "Stat", "PrometheusCollector", "Pipeline", "Instrument"])
+def test_the_root_has_no_alias(name: str) -> None:
+    """A name that belongs to a module is not at the root, too."""
+    assert not hasattr(tachograph, name)
+
+
+def test_root_functions_are_those_of_elastic() -> None:
+    """The root has the very functions of tachograph.elastic."""
     assert tachograph.prof is tachograph.elastic.prof
     assert tachograph.put_metric is tachograph.elastic.put_metric
     assert tachograph.configure is tachograph.elastic.configure
@@ -149,7 +159,7 @@ def test_no_such_name() -> None:
         "from tachograph import prof, put_metric, configure, declare; put_metric('a', 1)",
         "from tachograph.monitor import *; Stat('a', [MEAN, P99], 60.0).add(1)",
         "from tachograph.logger import *; MetricsLogger().log('a', {'b': 1}, {'c': [1.0]})",
-        "from tachograph import PrometheusCollector; PrometheusCollector().describe()",
+        "from tachograph.otel import PrometheusCollector; PrometheusCollector().describe()",
         "from tachograph.metric import *; Metric('a').record(1); list(progress([1])); task(print)()",
     ],
 )

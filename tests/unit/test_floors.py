@@ -45,8 +45,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
 }
 # The files at the root, and the rooms that they import; everybody may read the version.
 FILES = {
-    "": (*ROOMS, "testing"),  # what users type: each name is loaded at its first use
+    "": (*ROOMS, "otel", "testing"),  # what users type: each name is loaded at its first use
     "__main__": ("cli",),
+    "otel": ("exporters",),
     "testing": ("recording",),
     "version": (),
 }
@@ -113,7 +114,7 @@ def test_every_module_is_in_a_room() -> None:
     """The tree has the rooms of the table and the files at the root, and nothing else."""
     assert {room(module) for module in MODULES} == {*ROOMS, *FILES}
     assert {path.name for path in PACKAGE.iterdir() if path.is_file()} == {
-        *("__init__.py", "__main__.py", "py.typed", "testing.py", "version.py")
+        *("__init__.py", "__main__.py", "otel.py", "py.typed", "testing.py", "version.py")
     }
 
 

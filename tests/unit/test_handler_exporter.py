@@ -25,7 +25,8 @@ import tachograph
 from front_door import Kept
 from programs import run
 from receivers import dropped, grpc_receiving, receiving, silent
-from tachograph import HandlerExporter, MetricData
+from tachograph.elastic import MetricData
+from tachograph.otel import HandlerExporter
 from tachograph.recording.registry import Registry
 
 DELTA = AggregationTemporality.DELTA
@@ -148,7 +149,7 @@ def test_start_takes_a_wrapped_handler_only() -> None:
     """A handler as a destination of start() is refused with the two things to write; wrapped it gets each export."""
     kept = Kept()
     for metrics in (kept, ["console", kept]):
-        with pytest.raises(TypeError, match=r"metrics= .*HandlerExporter\(handler\) here.*not Kept"):
+        with pytest.raises(TypeError, match=r"metrics= .*tachograph\.otel\.HandlerExporter\(handler\) here.*not Kept"):
             tachograph.start(metrics=metrics)
     with pytest.raises(TypeError, match="logs= must be a name, an exporter, or a sequence of them, not Kept"):
         tachograph.start(logs=kept)

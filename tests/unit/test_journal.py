@@ -155,7 +155,7 @@ if os.fork() == 0:
 os.wait()
 log("parent")
 """,
-        TACHOGRAPH_HELPERS="1",
+        TACHOGRAPH_HELPERS="true",
     )
     assert done.returncode == 0, done.stderr
     found = [

@@ -137,7 +137,7 @@ def test_tags_and_notes_are_no_setting_of_the_delivery() -> None:
     assert (one, one.tags, other.tags) == (other, ("a",), ("b",))
 
 
-@pytest.mark.parametrize("value", ["maybe", "1", "no"])
+@pytest.mark.parametrize("value", ["maybe", "2", "no"])
 def test_record_program_is_true_or_false(value: str) -> None:
     """Another word is an error that names the variable."""
     with pytest.raises(ValueError, match=r"TACHOGRAPH_RECORD_PROGRAM is .*: expected one of 'true', 'false'"):

@@ -22,11 +22,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse_cla
 
 import programs
 import servers
-import tachograph
 from tachograph.exporters.prometheus.endpoint import Endpoint
 from tachograph.exporters.prometheus.format import Format
 from tachograph.exporters.prometheus.page import Page
 from tachograph.identity.resource import SERIES_KEYS, announced, resource_attributes, series_labels
+from tachograph.otel import PrometheusCollector
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.naming import Kind
 from tachograph.recording.points import AttributeValue, MetricPoints, NumberPoint
@@ -42,7 +42,7 @@ Families = dict[str, tuple[str, str, str, set[tuple[Any, ...]]]]
 def into(registry: Registry, **more: Any) -> CollectorRegistry:
     """Return a registry of prometheus_client that holds our collector."""
     theirs = CollectorRegistry(auto_describe=True)
-    theirs.register(tachograph.PrometheusCollector(registry=registry, **{"resource_labels": SERIES_KEYS, **more}))
+    theirs.register(PrometheusCollector(registry=registry, **{"resource_labels": SERIES_KEYS, **more}))
     return theirs
 
 
@@ -223,9 +223,9 @@ def test_registering_collects_nothing() -> None:
     registry = Registry()
     registry.group("train").sources.append(source)
     theirs = CollectorRegistry(auto_describe=True)
-    collector = tachograph.PrometheusCollector(registry=registry)
+    collector = PrometheusCollector(registry=registry)
     theirs.register(collector)
-    theirs.register(tachograph.PrometheusCollector(registry=registry))
+    theirs.register(PrometheusCollector(registry=registry))
     theirs.unregister(collector)
     assert asked == []
     list(theirs.collect())
@@ -258,12 +258,12 @@ def test_arguments() -> None:
     theirs = into(registry, resource_labels=["host.name"], target_info=False)
     assert theirs.get_sample_value("loss", {"otel_scope_name": "train", "host_name": str(host)}) == 2
     assert "target" not in {metric.name for metric in theirs.collect()}
-    with pytest.raises(TypeError, match=r"register\(tachograph\.PrometheusCollector\(\)\)"):
-        tachograph.PrometheusCollector(registry=CollectorRegistry())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"register\(tachograph\.otel\.PrometheusCollector\(\)\)"):
+        PrometheusCollector(registry=CollectorRegistry())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="resource_labels="):
-        tachograph.PrometheusCollector(resource_labels="dl.rank")
+        PrometheusCollector(resource_labels="dl.rank")
     with pytest.raises(ValueError, match="resource_labels="):
-        tachograph.PrometheusCollector(resource_labels=[""])
+        PrometheusCollector(resource_labels=[""])
 
 
 def test_silenced_groups() -> None:
@@ -281,14 +281,14 @@ def test_many_series() -> None:
     registry = Registry(cardinality_limit=20_000)
     for index in range(10_000):
         registry.group("train").instrument("gradient").record(index, {"layer": str(index)})
-    collector = tachograph.PrometheusCollector(registry=registry)
+    collector = PrometheusCollector(registry=registry)
     ratios = []
     for _ in range(5):
         began = time.process_time()
         metrics = {metric.name: metric for metric in collector.collect()}
         collected = time.process_time()
         theirs = CollectorRegistry()
-        theirs.register(tachograph.PrometheusCollector(registry=registry))
+        theirs.register(PrometheusCollector(registry=registry))
         prometheus_client.generate_latest(theirs)
         ratios.append((collected - began) / (time.process_time() - collected))
     assert len({sample.labels["layer"] for sample in metrics["gradient"].samples}) == 10_000
@@ -459,7 +459,7 @@ def test_no_start_is_needed(tmp_path: Path) -> None:
         """
         import sys, threading
         import tachograph
-        collector = tachograph.PrometheusCollector()
+        collector = tachograph.otel.PrometheusCollector()
         print(any(name.startswith(("opentelemetry", "prometheus_client")) for name in sys.modules))
         import prometheus_client
         prometheus_client.REGISTRY.register(collector)
@@ -483,7 +483,7 @@ def test_the_same_labels_as_start(tmp_path: Path) -> None:
         import urllib.request
         import prometheus_client, tachograph
         theirs = prometheus_client.CollectorRegistry()
-        theirs.register(tachograph.PrometheusCollector())
+        theirs.register(tachograph.otel.PrometheusCollector())
         tachograph.put_metric("loss", 0.5)
         def ours(text):
             return sorted(line for line in text.splitlines() if line.startswith(("loss{", "target_info")))
@@ -503,7 +503,7 @@ FORKED = """
     import os
     import prometheus_client, tachograph
     theirs = prometheus_client.CollectorRegistry()
-    theirs.register(tachograph.PrometheusCollector(resource_labels=[], target_info=False))
+    theirs.register(tachograph.otel.PrometheusCollector(resource_labels=[], target_info=False))
     tachograph.put_metric("loss", 0.5)
     tachograph.put_metric("step.duration.ms", 5)
     def names():

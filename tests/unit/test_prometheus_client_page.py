@@ -28,12 +28,12 @@ from prometheus_client.samples import Exemplar, NativeHistogram, Sample, Timesta
 
 import programs
 import servers
-import tachograph
 from tachograph.exporters.external_provider import ExternalProvider
 from tachograph.exporters.prometheus.client import ClientRegistry
 from tachograph.exporters.prometheus.endpoint import Endpoint
 from tachograph.exporters.prometheus.format import Format
 from tachograph.exporters.prometheus.page import Page
+from tachograph.otel import PrometheusCollector
 from tachograph.recording.naming import Kind
 from tachograph.recording.points import NumberPoint
 from tachograph.recording.registry import Registry
@@ -425,9 +425,9 @@ def test_our_own_collector_is_left_out(form: Format) -> None:
     registry = ours()
     registry.group("").instrument("step.duration.ms").record(5)
     theirs = CollectorRegistry()
-    theirs.register(tachograph.PrometheusCollector(registry=registry))
+    theirs.register(PrometheusCollector(registry=registry))
     inner = CollectorRegistry()
-    inner.register(tachograph.PrometheusCollector(registry=registry, resource_labels=["host.name"], target_info=False))
+    inner.register(PrometheusCollector(registry=registry, resource_labels=["host.name"], target_info=False))
     theirs.register(inner)
     prometheus_client.Gauge("good", "G", registry=inner).set(1)
     alone = described(page(CollectorRegistry(), registry, form), form)
@@ -441,7 +441,7 @@ def test_our_own_collector_is_left_out(form: Format) -> None:
 def test_the_collector_of_another_registry_is_shown() -> None:
     """A collector of a registry that is not the page's own is one like any other."""
     theirs = CollectorRegistry()
-    theirs.register(tachograph.PrometheusCollector(registry=ours(name="other"), target_info=False, resource_labels=[]))
+    theirs.register(PrometheusCollector(registry=ours(name="other"), target_info=False, resource_labels=[]))
     registry = Registry()
     assert 'other{otel_scope_name="train"} 1.0\n' in page(theirs, registry)
 
@@ -561,7 +561,7 @@ def test_the_program_with_all_of_it(tmp_path: Path) -> None:
     from opentelemetry.sdk.metrics import MeterProvider
 
     metrics.set_meter_provider(MeterProvider([PrometheusMetricReader()]))
-    prometheus_client.REGISTRY.register(tachograph.PrometheusCollector())
+    prometheus_client.REGISTRY.register(tachograph.otel.PrometheusCollector())
     prometheus_client.Counter("requests", "R").inc()
     metrics.get_meter("library").create_counter("calls").add(1)
     tachograph.put_metric("loss", 0.5)

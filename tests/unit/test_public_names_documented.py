@@ -19,7 +19,8 @@ WRITTEN = [page for page in sorted(DOCS.glob("*.md")) if page.name not in {"api.
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in WRITTEN)
 MODULES = (
     *("tachograph", "tachograph.elastic", "tachograph.monitor", "tachograph.logger", "tachograph.metric"),
-    *("tachograph.runs", "tachograph.testing", "tachograph.instrumentation", "tachograph.integrations"),
+    *("tachograph.otel", "tachograph.runs", "tachograph.testing"),
+    *("tachograph.instrumentation", "tachograph.integrations"),
 )
 # Variables by which our own processes talk to each other; nobody sets them.
 OURS = {
@@ -65,7 +66,7 @@ def test_every_setting_is_in_the_page_of_settings() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("cli.md", "patched.md"),
+        *("cli.md", "patched.md", "settings.md"),
         *("performance.md", "images/performance-step.svg", "images/performance-calls.svg"),
     ],
 )

@@ -481,7 +481,7 @@ print("parent", exporter.exports > before > 0, memory.get_metrics_data() is not 
 
 @pytest.mark.process
 def test_a_helper_that_records_takes_the_reader_over(tmp_path: Any) -> None:
-    """With TACHOGRAPH_HELPERS=1 the forked child feeds its copy of the reader with its own values alone."""
+    """With TACHOGRAPH_HELPERS=true the forked child feeds its copy of the reader with its own values alone."""
     done = run(
         tmp_path,
         """
@@ -501,7 +501,7 @@ if not child:
     os._exit(0)
 os.waitpid(child, 0)
 """,
-        TACHOGRAPH_HELPERS="1",
+        TACHOGRAPH_HELPERS="true",
     )
     assert done.returncode == 0, done.stderr
     assert "'child'" in done.stdout

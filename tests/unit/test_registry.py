@@ -237,7 +237,7 @@ def test_reading_never_takes_from_another_reader() -> None:
 @pytest.mark.process
 @pytest.mark.parametrize(("helpers", "counts"), [("", "parent 2 child 0"), ("1", "parent 2 child 1")])
 def test_a_forked_child_records_nothing_unless_asked(helpers: str, counts: str) -> None:
-    """A forked child neither repeats its parent's counts nor records, but with ``TACHOGRAPH_HELPERS=1`` starts anew."""
+    """A forked child doesn't repeat its parent's counts, and records only with ``TACHOGRAPH_HELPERS=true``."""
     program = """
 import os
 from tachograph.recording.registry import default

@@ -237,8 +237,10 @@ def test_helpers_are_told_from_ranks() -> None:
     assert owner_mark(marked, 100) == mark
     assert is_helper(marked, 101)
     assert owner_mark(marked, 101) is None
-    asked = {**marked, "TACHOGRAPH_HELPERS": "1"}
+    asked = {**marked, "TACHOGRAPH_HELPERS": "true"}
     assert not is_helper(asked, 101)
+    assert not is_helper({**marked, "TACHOGRAPH_HELPERS": "1"}, 101)
+    assert is_helper({**marked, "TACHOGRAPH_HELPERS": "false"}, 101)
     owner, helper = (resource_attributes(asked, pid=pid)["service.instance.id"] for pid in (100, 101))
     assert owner != helper
     assert owner == resource_attributes(RANK_3)["service.instance.id"]

@@ -20,6 +20,7 @@ import tachograph
 from tachograph.exporters.otlp.settings import OtlpSettings
 from tachograph.instrumentation._zero_code import zero_code_settings
 from tachograph.pipeline.settings import Keywords, Settings, read_settings
+from tachograph.recording.forking import helpers_record
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
 SIGNALS = ("metrics", "traces", "logs")
@@ -218,8 +219,9 @@ def test_installed_exporters_are_found_by_name(tmp_path: Path, monkeypatch: pyte
         ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "/no/such.pem", "CLIENT_CERTIFICATE"),
         ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "monotonic", "'cumulative', 'delta', 'lowmemory'"),
         ("OTEL_METRICS_EXEMPLAR_FILTER", "sometimes", "'always_on', 'always_off', 'trace_based'"),
-        ("TACHOGRAPH_HELPERS", "yes", "'0', '1'"),
-        ("TACHOGRAPH_PROMETHEUS_REGISTRY", "1", "'true', 'false'"),
+        ("TACHOGRAPH_HELPERS", "yes", "'true', 'false'"),
+        ("TACHOGRAPH_HANGS", "on", "'true', 'false', 'all'"),
+        ("TACHOGRAPH_PROMETHEUS_REGISTRY", "2", "'true', 'false'"),
     ],
 )
 def test_a_wrong_variable_is_an_error_that_names_it(variable: str, value: str, allowed: str) -> None:
@@ -228,6 +230,16 @@ def test_a_wrong_variable_is_an_error_that_names_it(variable: str, value: str, a
         read_settings({**ENDPOINT, variable: value})
     assert value[:40] in str(caught.value)
     assert allowed in str(caught.value)
+
+
+@pytest.mark.parametrize(("value", "expected"), [("true", True), ("False", False), ("1", True), ("0", False)])
+def test_a_boolean_is_true_or_false_and_digits_are_accepted(value: str, expected: bool) -> None:
+    """``1`` and ``0`` mean ``true`` and ``false`` in every boolean of ours, whatever the case of the word."""
+    variables = ("TACHOGRAPH_JOIN", "TACHOGRAPH_PROMETHEUS_REGISTRY", "TACHOGRAPH_SYSTEM_METRICS", "TACHOGRAPH_HANGS")
+    settings = read_settings(dict.fromkeys((*variables, "TACHOGRAPH_HELPERS", "TACHOGRAPH_RECORD_PROGRAM"), value))
+    assert settings.join is settings.prometheus_registry is settings.system_metrics is expected
+    assert settings.doctor == str(expected).lower()
+    assert helpers_record({"TACHOGRAPH_HELPERS": value}) is expected
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,10 @@ from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 from front_door import Kept
 from programs import environment, events, run, write
 from receivers import dropped, receiving, silent
-from tachograph import HandlerExporter, WindowedMetricReader, stat_views
 from tachograph.exporters.handler_exporter import each_point
 from tachograph.monitor import COUNT, MAX, MIN, SUM, Event, Stat, log_event, register_event_handler
 from tachograph.monitor import unregister_event_handler as unregister
+from tachograph.otel import HandlerExporter, WindowedMetricReader, stat_views
 from tachograph.recording.registry import Registry
 from test_windows import SECOND, START, Clock, wait_for
 from test_windows import reader as stat_windows
@@ -383,7 +383,7 @@ def test_a_destination_is_an_exporter_or_a_function() -> None:
     """What is neither is refused, and the message says what to write."""
     with pytest.raises(TypeError, match=r"write ConsoleMetricExporter\(\)"):
         WindowedMetricReader(ConsoleMetricExporter, 1.0)
-    with pytest.raises(TypeError, match=r"HandlerExporter\(handler\), not as it is: Kept"):
+    with pytest.raises(TypeError, match=r"HandlerExporter\(handler\), not the handler itself: Kept"):
         WindowedMetricReader(Kept(), 1.0)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"or a function that is called with events, not str: 'otlp'"):
         WindowedMetricReader("otlp", 1.0)  # type: ignore[arg-type]
@@ -618,7 +618,7 @@ def test_windows_leave_as_otlp() -> None:
 PROGRAM = """
     import json, os, sys, time
     from opentelemetry.sdk.metrics import MeterProvider
-    from tachograph import WindowedMetricReader, stat_views
+    from tachograph.otel import WindowedMetricReader, stat_views
 
     def keep(event):
         with open(f"windows.{os.getpid()}", "a") as file:

@@ -327,7 +327,9 @@ def _destination(exporter: Any, registry: Registry) -> Any:
         return StatEvents(exporter, registry)
     found = f"{type(exporter).__name__}: {exporter!r:.100}"
     if callable(getattr(exporter, "emit", None)):
-        raise TypeError(f"WindowedMetricReader takes a handler as HandlerExporter(handler), not as it is: {found}")
+        raise TypeError(
+            f"WindowedMetricReader needs tachograph.otel.HandlerExporter(handler), not the handler itself: {found}"
+        )
     raise TypeError(
         "WindowedMetricReader takes an OpenTelemetry MetricExporter (an object with export(metrics_data)), "
         f"or a function that is called with events, not {found}"

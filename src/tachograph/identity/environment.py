@@ -24,6 +24,7 @@ Word = TypeVar("Word", bound=str)
 
 _LAST_PORT = 65535
 _MOST_SHOWN = 200  # characters of a value
+_BOOLEAN_DIGITS = {"1": "true", "0": "false"}
 
 
 def clean(value: str) -> str:
@@ -127,10 +128,15 @@ class Setting(NamedTuple):
                 return word
         raise self.wrong(f"expected one of {', '.join(map(repr, allowed))}")
 
+    def boolean_or(self, *words: str) -> str:
+        """Return ``true``, ``false`` or one of ``words``; a variable may also give ``1`` or ``0``."""
+        word = _BOOLEAN_DIGITS.get(self.string())
+        return word or self.choice(("true", "false", *words))
+
     def boolean(self) -> bool:
-        """Return a bool: a variable gives ``true`` or ``false``."""
+        """Return a bool: a variable gives ``true`` or ``false``, or ``1`` or ``0``."""
         if self.is_variable:
-            return self.choice(("true", "false")) == "true"
+            return self.boolean_or() == "true"
         if not isinstance(self.value, bool):
             raise self.wrong_type("True or False")
         return self.value

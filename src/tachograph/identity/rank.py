@@ -2,7 +2,7 @@
 
 DataLoader workers, compile workers and the user's own subprocesses inherit RANK. So a rank marks its environment with
 ``TACHOGRAPH_OWNER=<rank>:<restart>:<pid>``; a process that finds the mark with another pid is a helper unless it joins
-a process group itself, and delivers nothing unless ``TACHOGRAPH_HELPERS=1``. torchrun's own process is no rank and
+a process group itself, and delivers nothing unless ``TACHOGRAPH_HELPERS=true``. torchrun's own process is no rank and
 leaves no mark: a restarted rank inherits none.
 """
 
@@ -16,10 +16,10 @@ from functools import lru_cache
 from tachograph.identity.environment import text
 from tachograph.identity.process_group import Membership, group_watch
 from tachograph.identity.program import is_agent
+from tachograph.recording.forking import helpers_record
 from tachograph.recording.values import INT64_MAX
 
 OWNER = "TACHOGRAPH_OWNER"
-HELPERS = "TACHOGRAPH_HELPERS"
 
 # Set by torchrun for a rank: torch.distributed.run, "Environment Variables". DeepSpeed's launcher sets the same but for
 # GROUP_RANK. Lightning's sets LOCAL_RANK and NODE_RANK alone (lightning.fabric, LightningEnvironment).
@@ -92,7 +92,7 @@ def rank_attributes(
 
 def is_helper(environ: Mapping[str, str], pid: int) -> bool:
     """Tell whether the process only inherited a rank's environment, and was not asked to record."""
-    return descends_from_rank(environ, pid) and text(environ, HELPERS) != "1"
+    return descends_from_rank(environ, pid) and not helpers_record(environ)
 
 
 def descends_from_rank(environ: Mapping[str, str], pid: int) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import itertools
 import math
-import os
 import threading
 import time
 from collections import deque
@@ -25,7 +24,7 @@ from weakref import WeakSet
 from tachograph.monitor.stat_series import SCOPE, UNITS, aggregate, described
 from tachograph.recording import timer
 from tachograph.recording.closed_windows import Windowed, WindowHistory
-from tachograph.recording.forking import at_fork
+from tachograph.recording.forking import at_fork, helpers_record
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.ids import NumberSequence
 from tachograph.recording.interrupts import pass_on
@@ -323,7 +322,7 @@ class Bridge:
         self._waiting.clear()
         self._taken, self._dropped = self._logged(), 0
         self._stats.reset_in_child()
-        if os.environ.get("TACHOGRAPH_HELPERS") == "1":
+        if helpers_record():
             self._start()
 
 

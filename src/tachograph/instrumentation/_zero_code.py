@@ -15,7 +15,7 @@ from tachograph.exporters.otlp.settings import ENDPOINT
 from tachograph.identity.environment import setting, text
 from tachograph.identity.process_group import group_watch
 from tachograph.identity.program import command_name, unmark_start
-from tachograph.identity.rank import HELPERS, is_helper
+from tachograph.identity.rank import is_helper
 from tachograph.instrumentation.bridges import begin_bridges, end_bridges
 from tachograph.instrumentation.profiles import Profiles, parse
 from tachograph.instrumentation.torch_monitor import VARIABLE, TorchMonitorInstrumentor
@@ -23,6 +23,7 @@ from tachograph.instrumentation.torch_step import TorchStepInstrumentor, asks_fo
 from tachograph.instrumentation.torchelastic import TorchElasticInstrumentor
 from tachograph.pipeline import Settings, read_settings
 from tachograph.recording import registry
+from tachograph.recording.forking import helpers_record
 from tachograph.recording.interrupts import pass_on
 
 # Auxiliary programs of a job, by the names of their scripts, modules or folders.
@@ -73,7 +74,7 @@ def begin(*, directly: bool = True, forked: bool = False) -> None:
         directly: whether ``tachograph run`` itself started this process; see
             :class:`tachograph.pipeline._process_identity.AmbientIdentity`.
         forked: whether it is the forked child of a process that has begun: its delivery starts once it is a rank, or
-            at once with ``TACHOGRAPH_HELPERS=1``.
+            at once with ``TACHOGRAPH_HELPERS=true``.
     """
     if _Begun.pid == os.getpid():
         return
@@ -91,7 +92,7 @@ def begin(*, directly: bool = True, forked: bool = False) -> None:
         return
     from tachograph.pipeline import begin_ambient  # needs the SDK, and instrumentors do not
 
-    asked = text(os.environ, HELPERS) == "1"
+    asked = helpers_record()
     known = text(os.environ, "RANK") or group_watch.joined()
     waits = not asked and not known and (forked or _is_child_of_multiprocessing())
     idles = _is_of(_POOLED)
@@ -270,7 +271,7 @@ def _torch_step(environ: Mapping[str, str]) -> None:
 def _asks_for_waits(environ: Mapping[str, str]) -> bool:
     given = setting(environ, "", None, VARIABLE)
     try:
-        return given is not None and given.choice(("1", "0")) == "1"
+        return given is not None and given.boolean()
     except ValueError as error:
         _log.warning("%s; not measuring WaitCounters", error)
         return False

@@ -45,9 +45,10 @@ def child_environment(
         "TACHOGRAPH_INTERVAL": f"{interval * 1000:g}",
         "TACHOGRAPH_PROF": "\n".join(prof),
     }
-    for variable, wanted in (("TACHOGRAPH_HUB", hub), ("TACHOGRAPH_WAIT_COUNTERS", wait_counters)):
-        if wanted:
-            made[variable] = "1"
+    if hub:
+        made["TACHOGRAPH_HUB"] = "1"
+    if wait_counters:
+        made["TACHOGRAPH_WAIT_COUNTERS"] = "true"
     if started is not None:
         made[FOLDER] = str(started)
     return made

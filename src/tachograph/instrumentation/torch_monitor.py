@@ -221,7 +221,7 @@ class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             tracer_provider: may be given, as to any instrumentor; torch.monitor has no spans.
             wait_counters: measure torch's WaitCounters, too, by ``name``: each wait of those that torch opens from
                 Python (``torch.wait.duration``), and its own totals of all (``torch.wait.calls``, ``torch.wait.time``
-                and ``torch.wait.active``). TACHOGRAPH_WAIT_COUNTERS, ``1`` or ``0``; unset, they stay untouched.
+                and ``torch.wait.active``). TACHOGRAPH_WAIT_COUNTERS is ``true`` or ``false``, which is the default.
 
         Raises:
             TypeError: ``wait_counters`` is no bool, or one of the others is no such provider.
@@ -265,7 +265,7 @@ class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 def _from_environment() -> bool:
     given = setting(os.environ, "", None, VARIABLE)
     try:
-        return given is not None and given.choice(("1", "0")) == "1"
+        return given is not None and given.boolean()
     except ValueError as error:  # zero code: the job goes on
         _log.warning("%s; not measuring WaitCounters", error)
         return False

@@ -28,13 +28,25 @@ from tachograph.metric._tasks import task, workflow
 from tachograph.metric.execution import Execution, current, process
 from tachograph.recording.chart import Definition, MetricGroup, MetricScale, finite
 from tachograph.recording.curve import NOWHERE, CurveRecorder, recorder
+from tachograph.recording.instrument import Instrument
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.naming import check_name
 from tachograph.recording.registry import Registry
 from tachograph.recording.table import table_html
 from tachograph.recording.values import Number, Pending, is_readable
 
-__all__ = ["Metric", "MetricGroup", "MetricScale", "config", "log", "progress", "summary", "task", "workflow"]
+__all__ = [
+    "Instrument",
+    "Metric",
+    "MetricGroup",
+    "MetricScale",
+    "config",
+    "log",
+    "progress",
+    "summary",
+    "task",
+    "workflow",
+]
 
 THROTTLE = 10.0  # points a second
 

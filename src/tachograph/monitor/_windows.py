@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -20,7 +19,7 @@ from tachograph.monitor.stat_series import SCOPE, StatSeries
 from tachograph.monitor.stat_window import StatWindow
 from tachograph.recording import journal, timer
 from tachograph.recording import registry as registries
-from tachograph.recording.forking import at_fork, unblock_signals
+from tachograph.recording.forking import at_fork, helpers_record, unblock_signals
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
@@ -256,7 +255,7 @@ class Windows:
                 window.reset()
         for series in self._series.values():
             series.reset_in_child()
-        if self._threaded and os.environ.get("TACHOGRAPH_HELPERS") == "1" and self._sizes:
+        if self._threaded and helpers_record() and self._sizes:
             unblock_signals()
             self._start()
 

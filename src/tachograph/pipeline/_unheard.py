@@ -110,7 +110,7 @@ def count_helper(
     if note_helper(environ, values + records):
         log.warning(
             "tachograph: %s recorded in a helper process (%s, pid %d), such as a data loader worker, and dropped. Set "
-            "TACHOGRAPH_HELPERS=1 to export from helper processes "
+            "TACHOGRAPH_HELPERS=true to export from helper processes "
             "(further warnings are suppressed; see tachograph.dropped)",
             f"{' and '.join(told)} {'was' if values + records == 1 else 'were'}",
             program_name(),

@@ -25,7 +25,7 @@ from tachograph.exporters.log_emitter import external_logger_provider
 from tachograph.exporters.otlp.settings import SIGNALS, Signal
 from tachograph.identity.environment import text
 from tachograph.identity.process_group import group_watch
-from tachograph.identity.rank import HELPERS, RANK_VARIABLES, is_helper
+from tachograph.identity.rank import RANK_VARIABLES, is_helper
 from tachograph.pipeline._providers import owns_meter_provider
 from tachograph.pipeline._runtime import Runtime, settings_by_itself
 from tachograph.pipeline._unheard import Unheard, count_helper, say_undelivered
@@ -33,7 +33,7 @@ from tachograph.pipeline.destinations import CLOSING
 from tachograph.pipeline.pipeline import EXIT_TIMEOUT, Pipeline
 from tachograph.pipeline.settings import check_keywords, read_settings
 from tachograph.recording import journal, registry
-from tachograph.recording.forking import at_fork, unblock_signals
+from tachograph.recording.forking import at_fork, helpers_record, unblock_signals
 from tachograph.recording.switch import switch
 from tachograph.recording.wishes import wishes
 
@@ -65,8 +65,8 @@ def start(**settings: Unpack[Keywords]) -> Pipeline:
     this call names ``logs`` exporters.
 
     Under zero code (``tachograph run``, ``opentelemetry-instrument``) a pipeline is already running. This call then
-    adds its destinations to that pipeline until you call :meth:`~tachograph.Pipeline.shutdown` on the result. A wrong
-    value is logged instead of raised, and the result exports nothing.
+    adds its destinations to that pipeline until you call :meth:`~tachograph.pipeline.Pipeline.shutdown` on the result.
+    A wrong value is logged instead of raised, and the result exports nothing.
 
     Args:
         **settings: the keyword arguments of :func:`tachograph.pipeline.settings.read_settings`: ``metrics``,
@@ -197,8 +197,8 @@ def running_pipeline() -> Pipeline | None:
 def shutdown(timeout: float | None = None) -> None:
     """Export everything recorded so far and stop exporting. Recording continues in memory.
 
-    This takes no longer than ``timeout`` seconds, and no longer than :meth:`tachograph.Pipeline.shutdown` takes without
-    a timeout. It ends only what ``start()`` began: exporters passed to ``configure`` and the databases of a
+    This takes no longer than ``timeout`` seconds, and no longer than
+    :meth:`tachograph.pipeline.Pipeline.shutdown` takes without a timeout. It ends only what ``start()`` began: exporters passed to ``configure`` and the databases of a
     ``MetricsLogger`` continue. Under zero code it removes only the destinations that :func:`start` added. It does
     nothing if no pipeline is running.
     """
@@ -368,7 +368,7 @@ def _after_fork_in_child() -> None:
     ambient, runtime.ambient = runtime.ambient, False
     if runtime.reset_in_child() is None or runtime.again is None:
         return
-    wanted = text(os.environ, HELPERS) == "1"
+    wanted = helpers_record()
     if ambient:  # torchelastic forks its workers if told so
         wanted = (wanted or _ELASTIC in sys.modules) and not is_helper(os.environ, os.getpid())
     if wanted:

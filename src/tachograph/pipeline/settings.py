@@ -227,8 +227,8 @@ def read_settings(
         join: export through the program's own providers. Turn it off if their backend charges per series. Variable:
             TACHOGRAPH_JOIN (``true`` or ``false``). Default: True.
         hub: start a hub for this process in addition to the other destinations. It stores the run, serves its page on
-            127.0.0.1, port 4318 or the next free one, and ends with the process; see :class:`tachograph.Pipeline`.
-            Default: False.
+            127.0.0.1, port 4318 or the next free one, and ends with the process; see
+            :class:`tachograph.pipeline.Pipeline`. Default: False.
         tags: tags to add to the run; a run has at most 64 tags of at most 64 characters.
         notes: notes of the run, at most 10,000 characters; they replace earlier notes.
 
@@ -251,7 +251,7 @@ def read_settings(
     disabled = switched_off is not None and switched_off.choice(("true", "false")) == "true"
     helpers = find("", None, "TACHOGRAPH_HELPERS")
     if helpers:
-        helpers.choice(("0", "1"))
+        helpers.boolean()  # each process reads it again, before it has settings
     exemplars = find("", None, EXEMPLAR_FILTER)
     if exemplars:
         exemplars.choice(("always_on", "always_off", "trace_based"))  # for the SDK
@@ -315,7 +315,7 @@ def read_settings(
         join=joining.boolean() if joining else True,
         hub=with_hub,
         curves=curves.choice(("hub", "all")) if curves else "hub",
-        doctor=doctor.choice(("true", "false", "all")) if doctor else "true",
+        doctor=doctor.boolean_or("all") if doctor else "true",
         named_logs=logs is not None or bool(text(environ, "OTEL_LOGS_EXPORTER")),
         own_hub=text(environ, "TACHOGRAPH_HUB") == "1" and endpoint == text(environ, "TACHOGRAPH_ENDPOINT") != "",
         **_description(tags, notes),
@@ -377,7 +377,11 @@ def _parts(given: Setting) -> list[object]:
     for part in parts:
         if not isinstance(part, str) and (isinstance(part, type) or not _exports(part)):
             handler = given.source == "metrics=" and callable(getattr(part, "emit", None))
-            hint = " (this is a handler: call configure(handler), or pass HandlerExporter(handler))" if handler else ""
+            hint = (
+                " (this is a handler: call configure(handler), or pass tachograph.otel.HandlerExporter(handler))"
+                if handler
+                else ""
+            )
             raise Setting(given.source, part).wrong_type(f"a name, an exporter, or a sequence of them{hint}")
     return parts
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple, get_args
 
 from tachograph.recording.log import log
+
+HELPERS = "TACHOGRAPH_HELPERS"
 
 Part = Literal[
     "registry",  # first: it says whether the child records at all
@@ -44,6 +46,14 @@ Part = Literal[
     "given_providers",
     "pipeline",  # last: it may begin anew in the child, with all that is above
 ]
+
+
+def helpers_record(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the user asked helper processes, such as data-loader workers, to record.
+
+    Other settings are read in ``identity``, which this package may not import. ``start()`` reports a wrong value.
+    """
+    return environ.get(HELPERS, "").strip().lower() in {"true", "1"}
 
 
 def _nothing() -> None:

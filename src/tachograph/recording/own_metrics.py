@@ -89,7 +89,7 @@ REASONS: Mapping[Reason, str] = {
     "no_value": "The hub received a data point without a value.",
     "illegal_name": "The hub received a name or key that is empty, contains NUL, or is longer than 1,024 characters.",
     "too_large": "The hub received a histogram with more than 1,000 bounds, or a resource larger than 64 KiB.",
-    "helper": "Recorded in a helper process, such as a data loader worker, without `TACHOGRAPH_HELPERS=1`.",
+    "helper": "Recorded in a helper process, such as a data loader worker, without `TACHOGRAPH_HELPERS=true`.",
 }
 # The version of the semantic conventions that the names in our scopes follow.
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"

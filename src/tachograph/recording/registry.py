@@ -17,7 +17,7 @@ from typing import Any
 from tachograph.recording.accumulators import Accumulator
 from tachograph.recording.closed_windows import ClosedWindows
 from tachograph.recording.columns import Collected, Column
-from tachograph.recording.forking import at_fork
+from tachograph.recording.forking import at_fork, helpers_record
 from tachograph.recording.gauge_curve import GaugeCurves
 from tachograph.recording.group import Group, NameLimit
 from tachograph.recording.instrument import CARDINALITY_LIMIT, Instrument, Record, bound_records, creation
@@ -293,7 +293,7 @@ default = Registry(begun=switch.begin)
 def _after_fork_in_child() -> None:
     default.closed_windows.reset_in_child()
     # A forked data-loader worker inherits copies of every value: it records nothing unless it is asked to.
-    if os.environ.get("TACHOGRAPH_HELPERS") == "1":
+    if helpers_record():
         default.reset()
     else:
         switch.on = False

@@ -66,7 +66,7 @@ def an_exception() -> None:
 def a_fork() -> None:
     """A forked child, such as a data loader worker, does not hang and does not count values of its parent twice.
 
-    It records nothing unless `TACHOGRAPH_HELPERS=1` is set.
+    It records nothing unless `TACHOGRAPH_HELPERS=true` is set.
     """
     put_metric("parent.success", 1, "x.fork")
     child = os.fork()

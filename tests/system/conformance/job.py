@@ -103,7 +103,7 @@ def registry() -> Callable[[], None]:
     from prometheus_client import CollectorRegistry, generate_latest
 
     theirs = CollectorRegistry()
-    theirs.register(tachograph.PrometheusCollector())
+    theirs.register(tachograph.otel.PrometheusCollector())
     return lambda: void((folder() / "page.txt").write_bytes(generate_latest(theirs)))
 
 
@@ -113,7 +113,7 @@ def void(_: object) -> None:
 
 def exporter() -> Callable[[], None]:
     """Pass all collected metrics to a handler."""
-    tachograph.start(metrics=[tachograph.HandlerExporter(Keeping(EMITTED))], traces="none", logs="none")
+    tachograph.start(metrics=[tachograph.otel.HandlerExporter(Keeping(EMITTED))], traces="none", logs="none")
     return lambda: None
 
 

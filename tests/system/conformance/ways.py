@@ -66,7 +66,7 @@ WAYS: Mapping[WayName, Way] = {
     ),
     "registry": Way(
         "your `CollectorRegistry`",
-        "`tachograph.PrometheusCollector()` in the program's own registry, without `start()`",
+        "`tachograph.otel.PrometheusCollector()` in the program's own registry, without `start()`",
         _METRICS_ONLY,
         sent=False,
     ),

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -24,7 +25,7 @@ from tachograph.cli.command_line import (
     positive_duration,
     reason,
 )
-from tachograph.identity.environment import store
+from tachograph.identity.environment import store, text
 from tachograph.recording.journal import LOG
 from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
 from tachograph.recording.pulse_source import PULSE
@@ -272,11 +273,15 @@ def _destination(options: argparse.Namespace, name: str, registry: Registry) -> 
         from tachograph.exporters.influxdb import InfluxDB
         from tachograph.logger.influx_target import InfluxTarget
 
-        server = {"host": options.url, "database": options.database, "org": options.org}
-        target = InfluxTarget.read(os.environ, **server, batch_size=_AT_ONCE)
+        # MetricsLogger's defaults are those of its documents: points must not end up there by accident.
+        database = options.database or text(os.environ, "INFLUXDB_DATABASE")
+        organization = options.org or text(os.environ, "INFLUXDB_ORG")
+        target = InfluxTarget.read(os.environ, host=options.url, database=database, batch_size=_AT_ONCE)
         if target is None:
             raise ValueError("set --url or INFLUXDB_HOST to the address of InfluxDB")
-        return InfluxDB(target, registry, spool_limit=0, pace=rests)
+        if not database:
+            raise ValueError("set --database or INFLUXDB_DATABASE to the InfluxDB database or bucket")
+        return InfluxDB(replace(target, org=organization), registry, spool_limit=0, pace=rests)
     if name == "console":
         from tachograph.exporters.console import Console
 

@@ -235,7 +235,8 @@ def _number(value: Any) -> Any:
     return float(value) if isinstance(value, str) and value in _NUMBERS else value
 
 
-_FOR_WHAT_THEY_ARE: frozenset[Reason] = frozenset({"rejected", "encoding"})  # the points beside them may arrive
+# Something is wrong with the point or the value itself, so that all others may arrive.
+_FOR_WHAT_THEY_ARE: frozenset[Reason] = frozenset({"rejected", "encoding", "field_type"})
 _HARMLESS: frozenset[Reason] = frozenset({"nonfinite", "empty"})  # of a point that arrives, or that is none
 
 

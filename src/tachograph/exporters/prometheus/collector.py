@@ -43,7 +43,7 @@ class PrometheusCollector:
     Names, units and labels are the same. Register it where the program serves its own metrics from
     (``start_http_server``, ``make_asgi_app``, ``push_to_gateway`` …); no ``start()`` is needed::
 
-        prometheus_client.REGISTRY.register(tachograph.PrometheusCollector())
+        prometheus_client.REGISTRY.register(tachograph.otel.PrometheusCollector())
 
     Our own page leaves it out, so that nothing is there twice. If the program's MeterProvider has OpenTelemetry's
     Prometheus reader in that registry, everything recorded is there by that way already: take one of the two. A forked
@@ -71,7 +71,7 @@ class PrometheusCollector:
         if registry is not None and not isinstance(registry, Registry):
             raise TypeError(
                 f"registry= must be a tachograph.registry.Registry, not {type(registry).__name__}: a collector is put "
-                "into one of prometheus_client by its register(tachograph.PrometheusCollector())"
+                "into one of prometheus_client by its register(tachograph.otel.PrometheusCollector())"
             )
         self.registry = registries.default if registry is None else registry
         self._keys = None if resource_labels is None else series_keys(resource_labels)

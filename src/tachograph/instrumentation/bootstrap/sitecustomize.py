@@ -23,7 +23,8 @@ def _concerned() -> bool:
     """Tell whether this process may be part of the job itself, and not only an auxiliary process of it."""
     environ = os.environ
     owner = environ.get("TACHOGRAPH_OWNER", "").rpartition(":")[2]
-    if owner.isdigit() and int(owner) != os.getpid() and environ.get("TACHOGRAPH_HELPERS") != "1":
+    helpers_record = environ.get("TACHOGRAPH_HELPERS", "").strip().lower() in ("true", "1")
+    if owner.isdigit() and int(owner) != os.getpid() and not helpers_record:
         return False
     # Code behind -c is most likely auxiliary; but not a child of multiprocessing, which may become a rank.
     return (
