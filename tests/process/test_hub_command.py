@@ -343,7 +343,7 @@ def test_a_missing_part_is_said(tmp_path: Path) -> None:
             [sys.executable, "-c", program], env=environment(tmp_path), capture_output=True, text=True, check=False
         )
         assert done.returncode == 2
-        said = f"tachograph hub: {missing} cannot be imported, which comes with tachograph: "
+        said = f"tachograph hub: {missing}, a dependency of tachograph, cannot be imported: "
         assert done.stderr.startswith(said)
         assert done.stderr.count("\n") == 1
 

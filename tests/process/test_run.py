@@ -176,6 +176,6 @@ def test_an_endpoints_secrets_are_not_in_the_jobs_log(tmp_path: Path, way: str) 
     else:
         done = run(tmp_path, "env", OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
     assert done.stderr.splitlines()[0] == "tachograph: sending telemetry to http://127.0.0.1:9/otlp"
-    assert done.stderr.splitlines()[-1].endswith("what it recorded went to http://127.0.0.1:9/otlp")
+    assert done.stderr.splitlines()[-1].endswith("telemetry was sent to http://127.0.0.1:9/otlp")
     assert "hunter" not in done.stderr
     assert f"TACHOGRAPH_ENDPOINT={endpoint}" in done.stdout

@@ -50,7 +50,7 @@ def test_input() -> None:
     assert found.title == "60% of the step is spent waiting for data"
     assert "num_workers=0" in found.evidence
     assert found.cost == pytest.approx(2160)
-    assert found.line().endswith("less work a sample")
+    assert found.line().endswith("less work per sample")
     assert only(window(data_wait=4)).severity == "warning"
 
 
