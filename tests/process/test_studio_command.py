@@ -178,7 +178,7 @@ def test_one_run_that_cannot_be_read_is_listed_with_its_problem(tmp_path: Path) 
         found = {each["id"]: each["damage"] for each in studio.ask("runs")["runs"]}
         assert found["good"] == []
         assert found["broken"] == ["the file is damaged: file is not a database"]
-        assert found["folder"] == ["the file cannot be read: Is a directory"]
+        assert found["folder"] == ["cannot read the file: Is a directory"]
         refused = studio.answer("runs", "goods")
         assert (refused.status, refused.body) == (
             404,
