@@ -126,7 +126,7 @@ def test_a_page_for_looking_refuses_changes_with_a_sentence(store: Path) -> None
         ({"remove": None}, 400, "remove= must be a list of tags, not NoneType: None"),
         ({"add": [""]}, 400, "add= is '': it must not be empty"),
         ({"add": ["\x1b[2J"]}, 400, "add= is '\\x1b[2J': a tag has printable characters only"),
-        ({"name": "x" * 201}, 400, "name= has 201 characters: a display name has at most 200"),
+        ({"name": "x" * 201}, 400, "name= has 201 characters: a display name may have at most 200"),
         ({"notes": 7}, 400, "notes= must be a string, not int: 7"),
         ({"notes": "x" * 10_001}, 400, "notes= has 10001 characters: notes have at most 10,000"),
     ],
@@ -175,7 +175,7 @@ def test_a_damaged_run_is_deleted_and_not_changed(store: Path) -> None:
     (store / "runs" / "broken.db").write_text("no database at all" * 100)
     with writing(store) as page:
         refused = page.post("broken", {"name": "x"})
-        assert (refused.status, why(refused)) == (409, "the run cannot be changed: file is not a database")
+        assert (refused.status, why(refused)) == (409, "cannot change the run: file is not a database")
         assert page.delete("broken").status == 200
 
 

@@ -197,7 +197,7 @@ def test_they_are_bounded_in_the_file(tmp_path: Path) -> None:
         ("//host/{trace_id}", "is an http"),
         ("https://{trace_id}/x", "has {trace_id} in its path"),
         ("https://host/trace", "has {trace_id} in its path"),
-        ("https://[host/{trace_id}", "is no address"),
+        ("https://[host/{trace_id}", "is not a valid URL"),
     ],
 )
 def test_the_address_of_traces_is_checked(given: str, why: str) -> None:

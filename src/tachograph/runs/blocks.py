@@ -154,7 +154,7 @@ def unpack(block: Block) -> Iterator[Sample]:
         row = Struct(_HEAD + "".join(name[0] for name in columns))
         keys = [name[1:] for name in columns]
     except (ValueError, TypeError, LookupError, RecursionError, StructError) as error:
-        raise ValueError(f"a block's columns are not legible: {block.form!r:.100}") from error
+        raise ValueError(f"the column description of a block is invalid: {block.form!r:.100}") from error
     n, left = divmod(len(block.pairs), PAIR.size)
     if left or len(block.rest) != n * row.size:
         raise ValueError(f"a block of {n} points has {len(block.rest)} bytes for the rest, not {n * row.size}")

@@ -158,7 +158,7 @@ def delete(path: Path) -> bool:
         OSError: it cannot be deleted.
     """
     if not path.exists():
-        raise FileNotFoundError(errno.ENOENT, "the run was deleted already", str(path))
+        raise FileNotFoundError(errno.ENOENT, "the run has already been deleted", str(path))
     try:
         claim = Claim(path, alone=True)
     except BlockingIOError:
@@ -170,7 +170,7 @@ def delete(path: Path) -> bool:
     finally:
         claim.release()
     if not there:
-        raise FileNotFoundError(errno.ENOENT, "the run was deleted already", str(path))
+        raise FileNotFoundError(errno.ENOENT, "the run has already been deleted", str(path))
     return True
 
 
@@ -190,7 +190,7 @@ def paths_in(folder: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise StoreError(error.errno, f"the store cannot be read: {error.strerror}", str(runs)) from error
+        raise StoreError(error.errno, f"cannot read the store: {error.strerror}", str(runs)) from error
 
 
 Stamp = tuple[tuple[int, int], ...]  # of a run's file and of its log: time in nanoseconds, and size
@@ -213,7 +213,7 @@ def existing_store(folder: Path) -> Path:
         StoreError: it does not exist, is no folder, or cannot be read.
     """
     if not folder.is_dir():
-        code, what = (errno.ENOTDIR, "is no folder") if folder.exists() else (errno.ENOENT, "does not exist")
+        code, what = (errno.ENOTDIR, "is not a folder") if folder.exists() else (errno.ENOENT, "does not exist")
         raise StoreError(code, f"the store {what}", str(folder))
     paths_in(folder)
     return folder

@@ -147,7 +147,7 @@ def run_html(
     parts += [plot(name).svg for name in metrics[:MOST_DRAWN]]
     rest = ", ".join(f"<code>{escape(name)}</code>" for name in metrics[MOST_DRAWN : MOST_DRAWN + _MOST_KEYS])
     if rest:
-        parts.append(f'<p>Not drawn: {rest}. <code>run.plot("NAME")</code> does.</p>')
+        parts.append(f'<p>Not shown: {rest}. Use <code>run.plot("NAME")</code>.</p>')
     return "".join(parts)
 
 

@@ -23,7 +23,7 @@ _REPORTED_END = re.compile(
 _LOST_PEER = re.compile(
     r"closed by peer|reset by peer|broken pipe|connection was likely closed|remote process exiting", re.IGNORECASE
 )
-_ENDED_FIRST = "ended before the others, without an exception"
+_ENDED_FIRST = "ended before the others without an exception"
 
 
 class Failure(NamedTuple):
@@ -93,7 +93,7 @@ class Ending(NamedTuple):
         if self.state == "killed":
             return f"killed by {self.signal}"
         if self.state == "lost" and self.lost:
-            return f"lost: {', '.join(self.lost)} did not say that it ended"
+            return f"lost: {', '.join(self.lost)} stopped reporting"
         return self.state
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tachograph.recording.own_metrics import DROPPED, REASONS
 
 MISSING = "missing"
-_NEVER_CAME = "Sent, as the numbers of the others tell, and never received: a process was killed, or its way was cut."
+_NEVER_CAME = "Sent but never received: a process was killed, or its connection was cut."
 _WHY: dict[str, str] = {**{str(reason): words for reason, words in REASONS.items()}, MISSING: _NEVER_CAME}
 _KEPT = frozenset({"attribute"})  # the value was recorded, without that attribute
 # Reasons of losses that happen before a point gets its number: they leave no gap.

@@ -115,7 +115,7 @@ class Run:
             TypeError: no metric is named.
         """
         if not names:
-            raise TypeError('plot() draws metrics by their names, such as plot("loss")')
+            raise TypeError('plot() needs the names of metrics, such as plot("loss")')
         return drawing([self, *beside], names, rank=rank)
 
     @property
@@ -454,7 +454,7 @@ class Run:
             ValueError: there is no such kind.
         """
         if kind not in (None, *KINDS):
-            raise ValueError(f"a kind is one of {', '.join(KINDS)}, not {kind!r:.100}")
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r:.100}")
         known: list[Kind] = [] if name is None or kind else self.kinds(name)
         wanted: Kind = kind if kind is not None else next(iter(known), "curve")
         if wanted == "curve":
@@ -495,11 +495,15 @@ class Run:
             ranks.setdefault(each[0], set()).add(str(each.rank))
         if name is None or name in ranks:
             of_name = sorted(set[str]().union(*(ranks.values() if name is None else [ranks[name]])))
-            return f"the run {self.id!r} has no points of rank {rank}: there are {', '.join(of_name) or 'none'}"
+            return f"the run {self.id!r} has no points of rank {rank}; its ranks are {', '.join(of_name) or 'none'}"
         others = [each for each in self.kinds(name) if each != kind]
         if others:
             return f"the run {self.id!r} has {name!r} as a {others[0]}, not as a {kind}"
         names = sorted({*ranks, *(each.metric for each in self.curves()), *(each.name for each in self.series())})
         near = get_close_matches(name, names, n=1) or names[:5]
-        hint = f"did you mean {near[0]!r}?" if len(near) == 1 else f"there are {', '.join(map(repr, near)) or 'none'}"
+        hint = (
+            f"did you mean {near[0]!r}?"
+            if len(near) == 1
+            else f"its metrics are {', '.join(map(repr, near)) or 'none'}"
+        )
         return f"the run {self.id!r} has no metric {name!r}: {hint}"
