@@ -28,7 +28,7 @@ RESTARTS = 3  # gloo may fail by itself on a small machine
 KILLED_AFTER = "epoch  3"
 PAGE = "tachograph: live at "
 RUN = "tachograph: run "
-HUB = "tachograph hub: "
+HUB = "tachograph hub: live at "
 TABLE_ENDS = "step_duration_seconds_sum"
 MARK = f"DEMO_STARTED_BY={os.getpid()}"
 # torchrun kills workers that ignore it after 30 s by itself.
@@ -171,7 +171,7 @@ def serve(command: list[str], run: str) -> None:
     ) as hub:
         try:
             for line in hub.stderr or ():
-                if line.startswith(HUB) and " draws its runs" in line:
+                if line.startswith(HUB):
                     address = line.removeprefix(HUB).partition(" ")[0]
                     print(f"\nlive at {address}{fragment(run)} until Ctrl-C", flush=True)
         finally:

@@ -85,7 +85,7 @@ def test_a_client_that_does_not_load_shows_no_token(monkeypatch: pytest.MonkeyPa
         raise RuntimeError(f"no use for {SECRET}")
 
     monkeypatch.setattr(server, "import_module", load)
-    with pytest.raises(NoClient, match=r"the client does not load: RuntimeError: no use for …"):
+    with pytest.raises(NoClient, match=r"cannot load the client: RuntimeError: no use for …"):
         Server(InfluxTarget("http://127.0.0.1:1", token=SECRET)).connect()
 
 
