@@ -260,11 +260,11 @@ def _around(outlines: Iterable[Outline]) -> Outline:
 
 
 class Bucket(NamedTuple):
-    """Points whose x are close; without finite values the extremes are NaN, at the x of the first point.
+    """A group of points with neighboring x values. Without finite values, the extremes are NaN at the first point's x.
 
     Attributes:
-        low_x: x of the first of the smallest values.
-        high_x: x of the first of the largest values.
+        low_x: x of the smallest value; of the first one if there are several.
+        high_x: x of the largest value; of the first one if there are several.
         points: their number.
         nonfinite: number of values that are NaN or infinite.
     """

@@ -61,15 +61,15 @@ class DrawnLine(NamedTuple):
 
 
 class CurveDrawing:
-    """Lines over x, as one SVG; the last value of a cell shows it.
+    """A line chart as one SVG; a notebook displays it as the value of a cell.
 
     Args:
-        title: stands above.
-        lines: are drawn, in this order.
-        x: the name of x.
+        title: the title above the chart.
+        lines: the lines, in drawing order.
+        x: the label of the x-axis.
 
     Attributes:
-        svg: the drawing, a text.
+        svg: the SVG text.
     """
 
     def __init__(self, title: str, lines: Sequence[DrawnLine], x: str = "") -> None:

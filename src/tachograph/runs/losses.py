@@ -25,13 +25,13 @@ _WITHOUT_NUMBER = frozenset(
 
 
 class Loss(NamedTuple):
-    """Points that are lost for one reason.
+    """Points that were lost for one reason.
 
     Attributes:
-        reason: one of ``tachograph.dropped``; or ``missing``: by gaps in the numbers that have arrived, those that no
-            process has counted itself.
-        destination: where they were to go; may be empty.
-        points: how many.
+        reason: a reason of ``tachograph.dropped``, or ``missing`` for points that were sent but never received,
+            according to gaps in the sequence numbers.
+        destination: the destination of the points; may be empty.
+        points: the number of points.
     """
 
     reason: str
@@ -40,7 +40,7 @@ class Loss(NamedTuple):
 
     @property
     def why(self) -> str:
-        """The reason in words; empty where this version does not know it."""
+        """A description of the reason; empty if this version does not know it."""
         return _WHY.get(self.reason, "")
 
 
