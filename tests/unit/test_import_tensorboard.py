@@ -460,7 +460,7 @@ def test_what_cannot_be_imported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     held = Store(store, run.id)
     assert take(logs, store) == 1
     held.close()
-    said = f"another process writes the run {run.id}: import it again once that has ended"
+    said = f"another process is writing the run {run.id}; import it again when that process has ended"
     assert capsys.readouterr().err == f"tachograph runs import: {said}\n"
 
 

@@ -178,7 +178,7 @@ def run_dashboard(run: str, charts: Sequence[Chart], datasource: str, *, ranks: 
         variables.append(label_variable(label, query, label.capitalize()))
     panels = _Panels(charts, WHO.replace('dl_run_id=~"$run"', of_run), _LEGEND if ranks else "")
     uid = f"tachograph-run-{hashlib.sha256(run.encode()).hexdigest()[:16]}"
-    about = "Made by 'tachograph init grafana' from what the run has defined."
+    about = "Made by 'tachograph init grafana' from the definitions of the run."
     return dashboard(uid, f"Run {literal(run)}", variables, placed(chain(panels.progress(), panels.lines())), about)
 
 
@@ -277,4 +277,4 @@ def _over(x: Axis) -> str:
         return ""
     bounds = [f"{what} {bound:g}" for what, bound in (("from", x.lower), ("to", x.upper)) if bound is not None]
     words = [_MARKDOWN.sub(r"\\\g<0>", literal(x.units) or "x"), *bounds]
-    return f"Recorded over {' '.join(words)}; Grafana draws it over time, the Studio over its own x."
+    return f"Recorded over {' '.join(words)}; Grafana shows it over time, the Studio over its own x-axis."
