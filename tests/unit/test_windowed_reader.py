@@ -353,7 +353,7 @@ def test_views_are_for_what_they_name(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_views_take_names() -> None:
     """Without a name, with an empty one, or with what is no string, stat_views() says what it takes."""
-    with pytest.raises(ValueError, match=r"write '\*' for all"):
+    with pytest.raises(ValueError, match=r"use '\*' for all"):
         stat_views()
     with pytest.raises(ValueError, match="must not be empty"):
         stat_views("load", "")
@@ -383,7 +383,7 @@ def test_a_destination_is_an_exporter_or_a_function() -> None:
     """What is neither is refused, and the message says what to write."""
     with pytest.raises(TypeError, match=r"write ConsoleMetricExporter\(\)"):
         WindowedMetricReader(ConsoleMetricExporter, 1.0)
-    with pytest.raises(TypeError, match=r"HandlerExporter\(handler\), not as it is: Kept"):
+    with pytest.raises(TypeError, match=r"wrapped as HandlerExporter\(handler\): Kept"):
         WindowedMetricReader(Kept(), 1.0)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"or a function that is called with events, not str: 'otlp'"):
         WindowedMetricReader("otlp", 1.0)  # type: ignore[arg-type]

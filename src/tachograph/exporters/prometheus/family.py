@@ -66,7 +66,7 @@ class Conflicts:
         """Count a metric that cannot be written; ``metric`` names it, in the log, too."""
         if self._is_new((metric, reason)):
             self._registry.count_dropped(reason, self._destination, count)
-            self._log_once((metric, reason), "%s: skipping %s: %s", self._page, metric, reason.replace("_", " "))
+            self._log_once((metric, reason), "%s: %s is skipped: %s", self._page, metric, reason.replace("_", " "))
 
     def _is_new(self, key: object) -> bool:
         if key in self._counted or len(self._counted) >= _MOST_COUNTED:
