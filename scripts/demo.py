@@ -26,9 +26,9 @@ DEMO = Path(__file__).resolve().parents[1] / "examples" / "digits_ddp.py"
 KILL = "--kill-a-worker"
 RESTARTS = 3  # gloo may fail by itself on a small machine
 KILLED_AFTER = "epoch  3"
-PAGE = "tachograph: the run is drawn at "
+PAGE = "tachograph: live at "
 RUN = "tachograph: run "
-HUB = "tachograph hub: "
+HUB = "tachograph hub: live at "
 TABLE_ENDS = "step_duration_seconds_sum"
 MARK = f"DEMO_STARTED_BY={os.getpid()}"
 # torchrun kills workers that ignore it after 30 s by itself.
@@ -120,7 +120,7 @@ def run(arguments: list[str], *, kills: bool) -> int:
             if quiet.is_set():
                 continue
             print(line, end="", flush=True)
-            page = line.split()[-1] if line.startswith(PAGE) else page
+            page = line.split()[-1].rstrip(")") if line.startswith(PAGE) else page
             if line.startswith(RUN):
                 runs.append(line.removeprefix(RUN).partition(", stored in ")[0])
             if to_kill and line.startswith(KILLED_AFTER) and kill_a_worker():
@@ -171,9 +171,9 @@ def serve(command: list[str], run: str) -> None:
     ) as hub:
         try:
             for line in hub.stderr or ():
-                if line.startswith(HUB) and " draws its runs" in line:
+                if line.startswith(HUB):
                     address = line.removeprefix(HUB).partition(" ")[0]
-                    print(f"\nit is drawn at {address}{fragment(run)} until Ctrl-C", flush=True)
+                    print(f"\nlive at {address}{fragment(run)} until Ctrl-C", flush=True)
         finally:
             hub.terminate()
 

@@ -136,13 +136,13 @@ def judged(
             yield f"{sender.run}: {len(found.twice)} are there twice: {_few(found.twice)}"
         if found.damage:
             yield f"{sender.run}: its file is damaged: {found.damage:.300}"
-        if sender.kept and found.total != sender.total and "could not write" not in hub.log:
+        if sender.kept and found.total != sender.total and "cannot write to its store" not in hub.log:
             yield f"{sender.run}: the counter is {found.total} in the file, {sender.total} were acknowledged"
 
 
 def said(hub: HubProcess, senders: Iterable[Sender]) -> Iterator[str]:
     """Yield complaints about a hub's log, which must name refusals, and files that were begun anew."""
-    if any(sender.statuses.get(503) for sender in senders) and "could not keep a request" not in hub.log:
+    if any(sender.statuses.get(503) for sender in senders) and "cannot store a request" not in hub.log:
         yield f"503 was answered, and the log does not say why: {hub.log[-500:]}"
     for renewed in hub.last.get("renewed", []):
         if renewed["file"] not in hub.log:

@@ -62,9 +62,9 @@ def test_from_the_first_line_to_the_last(tmp_path: Path, number: signal.Signals)
         assert "a-run" in last["runs"]
         kept = "run my run," if number == signal.SIGTERM else "runs are"
         assert said.splitlines() == [
-            f"tachograph hub: {hub.url}/ draws its runs, {hub.url}/metrics shows this node; post OTLP to {hub.url}",
-            f"tachograph hub: {kept} kept in {hub.first['store']}",
-            "tachograph hub: 0 points and 0 events kept, none lost",
+            f"tachograph hub: live at {hub.url}/ (metrics at {hub.url}/metrics), send OTLP over HTTP to {hub.url}",
+            f"tachograph hub: {kept} stored in {hub.first['store']}",
+            "tachograph hub: stored 0 points and 0 events, none lost",
         ]
 
 
@@ -343,7 +343,7 @@ def test_a_missing_part_is_said(tmp_path: Path) -> None:
             [sys.executable, "-c", program], env=environment(tmp_path), capture_output=True, text=True, check=False
         )
         assert done.returncode == 2
-        said = f"tachograph hub: {missing} cannot be imported, which comes with tachograph: "
+        said = f"tachograph hub: {missing}, a dependency of tachograph, cannot be imported: "
         assert done.stderr.startswith(said)
         assert done.stderr.count("\n") == 1
 

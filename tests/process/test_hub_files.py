@@ -207,7 +207,7 @@ def test_a_run_whose_file_could_not_be_opened(tmp_path: Path) -> None:
         assert eventually(lambda: ask(hub.url, "/v1/logs", more(1), content_type=PROTOBUF).status == 200)
         _, stderr = ended(hub)
     assert numbers(path) == [1]
-    assert "the run job is kept in its file from now on" in stderr
+    assert "the run job is now stored in its file" in stderr
     assert "Traceback" not in stderr
 
 
@@ -225,7 +225,7 @@ def test_no_descriptor_for_a_connection(tmp_path: Path) -> None:
             resource.prlimit(hub.process.pid, resource.RLIMIT_NOFILE, before)
             post(hub, 2)
         _, stderr = ended(hub)
-    assert "the hub takes no more connections for now" in stderr
+    assert "the hub cannot accept more connections" in stderr
     assert "Traceback" not in stderr
 
 

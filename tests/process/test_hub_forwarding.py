@@ -196,7 +196,7 @@ def test_only_a_hub_of_ours_gets_exponential_histograms_beside_explicit_ones() -
 
 def test_a_wrong_choice_of_curves_is_an_error() -> None:
     """A hub that forwards refuses what ``start()`` refuses."""
-    with pytest.raises(ValueError, match="TACHOGRAPH_CURVES='some' is neither hub nor all"):
+    with pytest.raises(ValueError, match="TACHOGRAPH_CURVES must be hub or all, not 'some'"):
         Forwarding("http://127.0.0.1:9", Registry(), {"TACHOGRAPH_CURVES": "some"})
 
 

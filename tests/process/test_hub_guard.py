@@ -187,7 +187,7 @@ def test_where_a_token_is_needed(tmp_path: Path) -> None:
     assert read_token(None, {"TACHOGRAPH_HUB_TOKEN": TOKEN}, loopback=False) == TOKEN
     assert read_token(file, {"TACHOGRAPH_HUB_TOKEN": "other"}, loopback=False) == TOKEN
     assert read_token(file, {}, loopback=True) == TOKEN
-    with pytest.raises(ValueError, match="--token-file, or set TACHOGRAPH_HUB_TOKEN"):
+    with pytest.raises(ValueError, match="--token-file or set TACHOGRAPH_HUB_TOKEN"):
         read_token(None, {}, loopback=False)
 
 
@@ -196,7 +196,7 @@ def test_a_wrong_token_is_no_token(tmp_path: Path, text: str) -> None:
     """A file that is empty or holds what no header carries is an error that does not show what it holds."""
     file = tmp_path / "token"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match="must hold a token") as raised:
+    with pytest.raises(ValueError, match="must be a token") as raised:
         read_token(file, {}, loopback=False)
     assert not text.strip() or text not in str(raised.value)
     with pytest.raises(ValueError, match="cannot be read"):

@@ -149,26 +149,26 @@ def test_the_official_exporter_delivers(hub: Serving, *, compressed: bool) -> No
 @pytest.mark.parametrize(
     ("body", "content_type", "headers", "status", "why"),
     [
-        (b"{}", "text/plain", {}, 415, "Content-Type may be"),
-        (b"{}", "", {}, 415, "Content-Type may be"),
+        (b"{}", "text/plain", {}, 415, "Content-Type must be"),
+        (b"{}", "", {}, 415, "Content-Type must be"),
         (b"{}", JSON, {"Content_Encoding": "br"}, 415, "gzip or identity"),
         (b"{}", JSON, {"Content_Encoding": "gzip, gzip"}, 415, "gzip or identity"),
-        (b"\xff\xff", PROTOBUF, {}, 400, "no ExportMetricsServiceRequest in protobuf"),
-        (b"{", JSON, {}, 400, "no ExportMetricsServiceRequest in JSON"),
-        (b"[]", JSON, {}, 400, "in JSON"),
-        (b"\xff", JSON, {}, 400, "in JSON"),
-        (b'{"resourceMetrics":[{"resource":7}]}', JSON, {}, 400, "in JSON"),
+        (b"\xff\xff", PROTOBUF, {}, 400, "not a protobuf ExportMetricsServiceRequest"),
+        (b"{", JSON, {}, 400, "not a JSON ExportMetricsServiceRequest"),
+        (b"[]", JSON, {}, 400, "not a JSON"),
+        (b"\xff", JSON, {}, 400, "not a JSON"),
+        (b'{"resourceMetrics":[{"resource":7}]}', JSON, {}, 400, "not a JSON"),
         (b"[" * 100_000, JSON, {}, 400, "nested too deep"),
-        (b'{"a":' + b"9" * 10_000 + b"}", JSON, {}, 400, "in JSON"),
-        (b'{"traceId":"xyz"}', JSON, {}, 400, "in JSON"),
-        (rb'{"\ud800":1}', JSON, {}, 400, "in JSON"),
-        (b'{"\xed\xa0\x80":1}', JSON, {}, 400, "in JSON"),
-        (rb'{"resourceMetrics":[{"\ud800":{}}]}', JSON, {}, 400, "in JSON"),
-        (rb'{"resourceMetrics":"\ud800"}', JSON, {}, 400, "in JSON"),
-        (rb'{"resourceMetrics":[{"schemaUrl":"\ud800"}]}', JSON, {}, 400, "in JSON"),
-        (b"no gzip", PROTOBUF, {"Content_Encoding": "gzip"}, 400, "no gzip"),
+        (b'{"a":' + b"9" * 10_000 + b"}", JSON, {}, 400, "not a JSON"),
+        (b'{"traceId":"xyz"}', JSON, {}, 400, "not a JSON"),
+        (rb'{"\ud800":1}', JSON, {}, 400, "not a JSON"),
+        (b'{"\xed\xa0\x80":1}', JSON, {}, 400, "not a JSON"),
+        (rb'{"resourceMetrics":[{"\ud800":{}}]}', JSON, {}, 400, "not a JSON"),
+        (rb'{"resourceMetrics":"\ud800"}', JSON, {}, 400, "not a JSON"),
+        (rb'{"resourceMetrics":[{"schemaUrl":"\ud800"}]}', JSON, {}, 400, "not a JSON"),
+        (b"no gzip", PROTOBUF, {"Content_Encoding": "gzip"}, 400, "not valid gzip"),
         (gzip.compress(b"", mtime=0)[:-1], PROTOBUF, {"Content_Encoding": "gzip"}, 400, "ends before"),
-        (gzip.compress(b"", mtime=0) + b"behind", PROTOBUF, {"Content_Encoding": "gzip"}, 400, "no gzip"),
+        (gzip.compress(b"", mtime=0) + b"behind", PROTOBUF, {"Content_Encoding": "gzip"}, 400, "not valid gzip"),
         (gzip.compress(b"", mtime=0) * 100, PROTOBUF, {"Content_Encoding": "gzip"}, 400, "gzip streams"),
     ],
 )
@@ -224,7 +224,7 @@ def test_a_gzip_bomb_is_refused_in_bounded_memory(tmp_path: Path) -> None:
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert (answer.status, told(answer)) == (413, "the body is larger than 20 MiB: send smaller batches")
+        assert (answer.status, told(answer)) == (413, "the body is larger than 20 MiB; send smaller batches")
         assert peak < 80 * MIB
         assert post(hub, "metrics", body, JSON, Content_Encoding="gzip").status == 413
         assert points(hub.url) == 0
@@ -308,7 +308,7 @@ def test_what_cannot_be_kept_is_to_be_sent_again(tmp_path: Path, caplog: pytest.
             assert (answer.status, answer.headers["retry-after"]) == (503, "5")
         assert post(hub, "metrics", request(1.0).SerializeToString()).status == 200
         page = ask(hub.url, "/metrics").body.decode()
-    assert len([record for record in caplog.records if "could not keep" in record.message]) == 1
+    assert len([record for record in caplog.records if "cannot store" in record.message]) == 1
     assert 'tachograph_hub_failed_total{otel_scope_name="tachograph",signal="logs"} 2' in page
 
 

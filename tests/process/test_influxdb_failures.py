@@ -357,7 +357,7 @@ def test_an_error_of_a_lock_is_one_of_the_disk(tmp_path: Path, caplog: pytest.Lo
     registry, nowhere = Registry(), f"http://127.0.0.1:{free_port()}"
     out = exporter(nowhere, tmp_path, registry, first_back_off=0.01, make_spool=partial(spool.Spool, flock=flock))
     feed(out, events(0, 40))
-    wait_until(lambda: "what waits stays in memory" in caplog.text)
+    wait_until(lambda: "keeping undelivered data in memory" in caplog.text)
     out.close(0.1)
     assert spool_files(tmp_path) == []
     assert dropped(registry) == {"shutdown": 40}

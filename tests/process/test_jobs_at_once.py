@@ -67,8 +67,8 @@ def told(folder: Path, job: int) -> tuple[str, str]:
     """Return the address of a job's hub, and its run, as ``tachograph run`` has said them."""
     text = said(folder, job).read_text()
     page, run, *_ = text.splitlines()
-    assert page.endswith("/metrics"), text
-    return page.split()[-1].removesuffix("/metrics"), run.split()[2].removesuffix(",")
+    assert page.endswith("/metrics)"), text
+    return page.split()[-1].removesuffix("/metrics)"), run.split()[2].removesuffix(",")
 
 
 def values(page: bytes, name: str) -> dict[str, list[float]]:

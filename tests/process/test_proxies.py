@@ -94,7 +94,7 @@ def test_all_that_a_job_records_is_in_the_store(tmp_path: Path, proxy: Proxy) ->
     done = run_program(tmp_path, program, options=("--run-id", "r"), **proxy.environ)
     assert done.returncode == 0
     last = done.stderr.splitlines()[-1]
-    assert ", none lost; tachograph studio shows it again" in last
+    assert ", none lost; see it again with 'tachograph studio'" in last
     with contextlib.closing(sqlite3.connect(tmp_path / "store" / "runs" / "r.db")) as file:
         found = file.execute(
             "SELECT MAX(value) FROM sample JOIN series ON id = series WHERE name = 'step.success' GROUP BY series"

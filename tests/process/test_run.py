@@ -37,7 +37,7 @@ def test_the_exit_code_is_the_jobs(tmp_path: Path, command: tuple[str, ...], cod
 
 def test_a_job_that_cannot_be_started_is_named(tmp_path: Path) -> None:
     """Whoever misspells the program reads so."""
-    assert "there-is-no-such-program: there is no such program" in run(tmp_path, "there-is-no-such-program").stderr
+    assert "there-is-no-such-program: command not found" in run(tmp_path, "there-is-no-such-program").stderr
 
 
 def test_stdin_stdout_and_stderr_are_the_jobs_own(tmp_path: Path) -> None:
@@ -50,12 +50,12 @@ def test_two_lines_before_and_one_after(tmp_path: Path) -> None:
     """With a hub, stderr has the page's address, the run and its place, and at the end what was recorded."""
     done = run(tmp_path, "sh", "-c", "echo job >&2", options=("--run-id", "r 1", "--store", str(tmp_path / "kept")))
     page, stored, job, recorded = done.stderr.splitlines()
-    drawn = r"tachograph: the run is drawn at (http://127\.0\.0\.1:\d+)/#/run/r%201 and its metrics are at \1/metrics"
+    drawn = r"tachograph: live at (http://127\.0\.0\.1:\d+)/#/run/r%201 \(metrics at \1/metrics\)"
     assert re.fullmatch(drawn, page)
     assert stored.startswith(f"tachograph: run r 1, stored in {tmp_path / 'kept'}")
     assert job == "job"
-    assert recorded.startswith("tachograph: finished: 0 points and 0 events were recorded, none lost; ")
-    assert recorded.endswith(f"; tachograph studio --store {tmp_path / 'kept'} shows it again")
+    assert recorded.startswith("tachograph: finished: recorded 0 points and 0 events, none lost; ")
+    assert recorded.endswith(f"; see it again with 'tachograph studio --store {tmp_path / 'kept'}'")
     assert done.stdout == ""
 
 
@@ -96,7 +96,7 @@ def test_without_a_hub_the_job_runs_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = run(tmp_path, "sh", "-c", "env; exit 4", options=("--store", str(tmp_path / "file" / "store")))
     assert done.returncode == 4
-    assert "no hub, the job runs without telemetry: " in done.stderr
+    assert "cannot start the hub, so the job runs without telemetry: " in done.stderr
     assert "; --store names another folder" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert "TACHOGRAPH_ENDPOINT" not in done.stdout
@@ -115,8 +115,8 @@ def test_a_home_that_cannot_be_written_costs_no_telemetry(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     place = tmp_path / "temporary" / f"tachograph-{os.getuid()}"
     first, *_, last = done.stderr.splitlines()
-    assert f"cannot be written (Not a directory): the run is stored in {place}" in first
-    assert last.endswith(f"tachograph studio --store {place} shows it again")
+    assert f"(Not a directory), storing the run in {place}" in first
+    assert last.endswith(f"see it again with 'tachograph studio --store {place}'")
     assert [each.name for each in runs.open("r", place).metrics()] == ["loss"]
 
 
@@ -128,7 +128,8 @@ def test_in_an_incomplete_installation_no_job_is_begun(tmp_path: Path, missing: 
     done = run(tmp_path, "touch", "ran", PYTHONPATH=str(tmp_path / "broken"))
     assert done.returncode == 2
     said = (
-        f"tachograph run: no hub, and no job was started: {missing} cannot be imported, which comes with tachograph: "
+        f"tachograph run: cannot start the hub, so the job was not started: {missing}, a dependency of tachograph, "
+        "cannot be imported: "
     )
     assert done.stderr == f"{said}no {missing} here\n"
     assert not (tmp_path / "ran").exists()
@@ -162,7 +163,7 @@ def test_an_endpoint_of_the_environment_stands_for_the_hub(tmp_path: Path) -> No
     with receiving() as receiver:
         done = run_program(tmp_path, program, OTEL_EXPORTER_OTLP_ENDPOINT=base(receiver))
         assert {path for path, _, _ in receiver.requests} == {"/v1/metrics", "/v1/logs"}
-    assert done.stderr.splitlines()[0] == f"tachograph: telemetry goes to {base(receiver)}"
+    assert done.stderr.splitlines()[0] == f"tachograph: sending telemetry to {base(receiver)}"
     assert not (tmp_path / "store").exists()
 
 
@@ -174,7 +175,7 @@ def test_an_endpoints_secrets_are_not_in_the_jobs_log(tmp_path: Path, way: str) 
         done = run(tmp_path, "env", options=("--endpoint", endpoint))
     else:
         done = run(tmp_path, "env", OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
-    assert done.stderr.splitlines()[0] == "tachograph: telemetry goes to http://127.0.0.1:9/otlp"
-    assert done.stderr.splitlines()[-1].endswith("what it recorded went to http://127.0.0.1:9/otlp")
+    assert done.stderr.splitlines()[0] == "tachograph: sending telemetry to http://127.0.0.1:9/otlp"
+    assert done.stderr.splitlines()[-1].endswith("telemetry was sent to http://127.0.0.1:9/otlp")
     assert "hunter" not in done.stderr
     assert f"TACHOGRAPH_ENDPOINT={endpoint}" in done.stdout

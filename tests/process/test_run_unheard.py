@@ -1,4 +1,4 @@
-"""The last line of ``tachograph run`` names processes that started and never reported, and no others."""
+"""The last line of ``tachograph run`` names processes that started but never reported, and no others."""
 
 from __future__ import annotations
 
@@ -36,10 +36,8 @@ def test_a_process_of_which_nothing_arrives(tmp_path: Path) -> None:
     program = write(tmp_path, "import tachograph\ntachograph.put_metric('loss', 1.0)")
     done = run(tmp_path, "env", NOWHERE, sys.executable, str(program))
     assert done.returncode == 0
-    known = (
-        r"tachograph: finished: 0 points and 0 events were recorded; program \(pid \d+\) started and never reported; "
-    )
-    undelivered = r"program \(pid \d+\) ended with \d items undelivered; tachograph studio "
+    known = r"tachograph: finished: recorded 0 points and 0 events; program \(pid \d+\) started but never reported; "
+    undelivered = r"program \(pid \d+\) ended with \d undelivered items; see it again "
     assert re.match(known + undelivered, last(done))
 
 
@@ -47,8 +45,8 @@ def test_a_process_that_is_killed_at_once(tmp_path: Path) -> None:
     """It is either lost, or has never reported: in no case is it passed over."""
     done = run_program(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert done.returncode == 137
-    assert ", none lost, as far as is known; " in last(done)
-    assert re.search(r"program \(pid \d+\) started and never reported|the process was lost", last(done))
+    assert ", none lost, as far as known; " in last(done)
+    assert re.search(r"program \(pid \d+\) started but never reported|the process was lost", last(done))
 
 
 def test_a_process_whose_telemetry_cannot_begin(tmp_path: Path) -> None:
@@ -59,7 +57,7 @@ def test_a_process_whose_telemetry_cannot_begin(tmp_path: Path) -> None:
     for reason in ("TACHOGRAPH_INTERVAL=never", f"PYTHONPATH={BOOTSTRAP}{os.pathsep}{tmp_path / 'own'}"):
         done = run(tmp_path, "env", reason, sys.executable, str(program))
         assert done.stdout == "ran\n"
-        assert re.search(r"; wrong\.py \(pid \d+\) started and never reported; ", last(done))
+        assert re.search(r"; wrong\.py \(pid \d+\) started but never reported; ", last(done))
 
 
 def test_ranks_are_named_by_their_rank(tmp_path: Path) -> None:
@@ -75,7 +73,7 @@ def test_ranks_are_named_by_their_rank(tmp_path: Path) -> None:
     """
     done = run_program(tmp_path, program, timeout=120)
     assert done.returncode == 0
-    named = re.search(r"; (rank .*) and 2 more started and never reported; ", last(done))
+    named = re.search(r"; (rank .*) and 2 more started but never reported; ", last(done))
     assert named is not None
     ranks = re.findall(r"rank (\d) \(pid \d+\)", named[1])
     assert len(ranks) == len(set(ranks)) == 5
@@ -97,7 +95,7 @@ def test_what_is_no_loss_is_not_called_one(tmp_path: Path, what: str) -> None:
     done = run(tmp_path, *QUIET[what])
     assert done.returncode == 0
     events = 2 if what == "code" else 0
-    assert f" points and {events} events were recorded, none lost; tachograph studio " in last(done)
+    assert f" points and {events} events, none lost; see it again " in last(done)
 
 
 def test_helpers_are_not_missed(tmp_path: Path) -> None:
@@ -126,7 +124,7 @@ def test_a_program_that_becomes_another(tmp_path: Path) -> None:
     """After exec the process has the same pid: it reports once, and is not missed."""
     write(tmp_path, "import tachograph\ntachograph.put_metric('loss', 1.0)", "second.py")
     done = run_program(tmp_path, "import os, sys\nos.execv(sys.executable, [sys.executable, 'second.py'])")
-    assert " 2 events were recorded, none lost; tachograph studio " in last(done)
+    assert " 2 events, none lost; see it again " in last(done)
 
 
 def test_a_hub_that_began_anew_has_forgotten_nobody(tmp_path: Path) -> None:
@@ -142,7 +140,7 @@ def test_a_hub_that_began_anew_has_forgotten_nobody(tmp_path: Path) -> None:
     """
     done = run_program(tmp_path, program, options=("--run-id", "r"))
     assert done.returncode == 0, done.stderr
-    assert "events were recorded" in last(done)
+    assert ": recorded " in last(done)
     assert "never reported" not in last(done)
 
 
@@ -174,7 +172,7 @@ def test_where_no_folder_can_be_made_the_job_runs(tmp_path: Path) -> None:
     line = [sys.executable, "-c", code, "run", "--", sys.executable, str(program)]
     done = subprocess.run(line, env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0
-    assert " 2 events were recorded, none lost; " in last(done)
+    assert " 2 events, none lost; " in last(done)
 
 
 def test_an_endpoint_of_ones_own_gets_no_marks(tmp_path: Path) -> None:
@@ -193,7 +191,7 @@ def test_a_rank_under_torchrun(tmp_path: Path) -> None:
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python", "sh", "-c", code]
     done = run(tmp_path, sys.executable, *launch, timeout=170)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"; rank 1 \(pid \d+\) started and never reported; ", last(done))
+    assert re.search(r"; rank 1 \(pid \d+\) started but never reported; ", last(done))
     assert " was lost" not in last(done)
 
 

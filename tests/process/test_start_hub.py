@@ -67,7 +67,7 @@ def test_a_program_has_a_hub_of_its_own(tmp_path: Path) -> None:
         out, err = process.communicate("go\n", timeout=60)
         assert (out, process.returncode) == ("", 0)
         page = f"{said['url']}/#/run/{said['run']}"
-        assert err == f"tachograph: the run is drawn at {page} and its metrics are at {said['url']}/metrics\n"
+        assert err == f"tachograph: live at {page} (metrics at {said['url']}/metrics)\n"
     wait_until(lambda: hubs_in(tmp_path) == [], 15)
     run_ = runs.open(said["run"], tmp_path / "store")
     assert [each.value for each in run_.points("loss")] == [0.5, 0.25]
@@ -141,7 +141,7 @@ def test_cells_of_a_notebook(tmp_path: Path) -> None:
     assert (told, float(total)) == ("False True", 5)
     wait_until(lambda: hubs_in(tmp_path) == [], 15)
     assert [each.id for each in runs.list(tmp_path / "store")] == [run_id]
-    assert done.stderr.count("the run is drawn at ") == 2
+    assert done.stderr.count("tachograph: live at ") == 2
 
 
 def test_a_forked_child_sends_to_its_parents_hub(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_forked_child_sends_to_its_parents_hub(tmp_path: Path) -> None:
         TACHOGRAPH_RUN="forked",
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("the run is drawn at ") == 1
+    assert done.stderr.count("tachograph: live at ") == 1
     wait_until(lambda: hubs_in(tmp_path) == [], 15)
     run_ = runs.open("forked", tmp_path / "store")
     assert [each.value for each in run_.points("of_parent")] == [1, 2]
@@ -191,7 +191,7 @@ def test_under_tachograph_run_there_is_one_hub(tmp_path: Path) -> None:
     done = run_program(tmp_path, ONCE.replace("STORE", str(tmp_path / "store")))
     assert done.returncode == 0, done.stderr
     url, hubs = done.stdout.split()
-    assert f"tachograph: the run is drawn at {url}" in done.stderr
+    assert f"tachograph: live at {url}" in done.stderr
     assert hubs == "1"
     assert done.stderr.count("start(hub=True) did not start a hub in this process") == 1
     (stored,) = runs.list(tmp_path / "store")

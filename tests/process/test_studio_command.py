@@ -139,8 +139,8 @@ def test_a_run_may_be_pruned_while_one_looks(tmp_path: Path) -> None:
     ("kind", "why"),
     [
         ("missing", "the store does not exist"),
-        ("file", "the store is no folder"),
-        ("unreadable", "the store cannot be read: Not a directory"),
+        ("file", "the store is not a folder"),
+        ("unreadable", "cannot read the store: Not a directory"),
     ],
 )
 def test_a_store_that_cannot_be_read_says_why(
@@ -166,7 +166,7 @@ def test_a_store_that_cannot_be_read_says_why(
 def test_beyond_loopback_a_token_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As for the hub: other machines need a token."""
     assert main(["studio", "--store", str(tmp_path), "--port", "0", "--host", "0.0.0.0"]) == 2  # noqa: S104 - refused
-    assert "needs a token: give --token-file" in capsys.readouterr().err
+    assert "needs a token: use --token-file" in capsys.readouterr().err
 
 
 def test_one_run_that_cannot_be_read_is_listed_with_its_problem(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_one_run_that_cannot_be_read_is_listed_with_its_problem(tmp_path: Path) 
         found = {each["id"]: each["damage"] for each in studio.ask("runs")["runs"]}
         assert found["good"] == []
         assert found["broken"] == ["the file is damaged: file is not a database"]
-        assert found["folder"] == ["the file cannot be read: Is a directory"]
+        assert found["folder"] == ["cannot read the file: Is a directory"]
         refused = studio.answer("runs", "goods")
         assert (refused.status, refused.body) == (
             404,
@@ -194,7 +194,7 @@ def test_a_store_that_goes_away_says_why(tmp_path: Path) -> None:
         (tmp_path / "runs").rename(tmp_path / "moved")
         (tmp_path / "runs").write_text("")
         answer = studio.answer("runs")
-        assert (answer.status, b"the store cannot be read: Not a directory" in answer.body) == (409, True)
+        assert (answer.status, b"cannot read the store: Not a directory" in answer.body) == (409, True)
 
 
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_file_that_is_written_while_it_is_read_is_read_again(tmp_path: Path) -
     with file.snapshot():
         subprocess.run([sys.executable, "-c", WRITING, str(file.path)], check=True, timeout=60)
     assert file.changed
-    assert file.damage == ["it was written while it was read: read it again"]
+    assert file.damage == ["it changed while it was read; read it again"]
     with file.snapshot() as connection:
         assert connection.execute("SELECT name FROM tag").fetchall() == [("new",)]
     assert not file.changed
@@ -266,7 +266,7 @@ def test_a_file_whose_hubs_come_and_go_is_looked_at_at_any_moment(tmp_path: Path
             if not file.changed:
                 assert count >= newest
                 newest = count
-            assert set(file.damage) <= {"it was written while it was read: read it again"}
+            assert set(file.damage) <= {"it changed while it was read; read it again"}
             looks += 1
     assert hubs.returncode == 0
     assert len(runs.open("run", tmp_path).tags) == 200
@@ -304,5 +304,5 @@ def test_a_log_without_its_index_is_said(tmp_path: Path) -> None:
     before = state_of(tmp_path)
     (found,) = runs.list(tmp_path)
     assert found.points == 2
-    assert found.problem.startswith("its log has no index (-shm) beside it")
+    assert found.problem.startswith("ignoring its write-ahead log, which has no index")
     assert state_of(tmp_path) == before

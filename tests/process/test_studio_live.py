@@ -190,7 +190,7 @@ def test_there_is_a_limit_to_listeners(tmp_path: Path) -> None:
         listening = [_listen(hub) for _ in range(64)]
         with Studio(hub.url).live(RUN) as stream:
             assert stream.response.status == 503
-            assert b"64 pages are live" in stream.response.read()
+            assert b"64 live pages are open" in stream.response.read()
         listening.pop()[1].close()
         deadline = time.monotonic() + 10
         status = 503

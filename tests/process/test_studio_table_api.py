@@ -73,7 +73,7 @@ def test_groups_have_heads_among_the_rows(served: Studio) -> None:
 def test_a_filter_that_cannot_be_read_points_at_the_character(served: Studio) -> None:
     """The answer is a sentence, and the place in the filter; an unknown column is a hint, no error."""
     found = served.ask("table", filter="tag:sweep lr > big")
-    assert found == {"error": "a number is wanted behind '>', not 'big'", "at": 15}
+    assert found == {"error": "expected a number after '>', not 'big'", "at": 15}
     found = served.ask("table", filter="bst < 1")
     assert (found["matched"], found["hint"]) == (0, "no run has 'bst': did you mean 'best'?")
 

@@ -89,7 +89,7 @@ def test_without_the_token_nothing_is_changed(store: Path) -> None:
             for ask_for in (page.post, lambda run, _, **more: page.delete(run, **more)):
                 answer = ask_for("another", {"name": "x"}, **{"Authorization": "", **headers})
                 assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
-                assert "give the token" in why(answer)
+                assert "use the link" in why(answer)
         assert page.post(f"another?token={token}", {"name": "x"}, Authorization="").status == 401
         for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}, {"Sec_Fetch_Site": "cross-site"}):
             assert page.delete("another", **headers).status == 403
@@ -99,7 +99,7 @@ def test_without_the_token_nothing_is_changed(store: Path) -> None:
 
 def test_a_page_for_looking_refuses_changes_with_a_sentence(store: Path) -> None:
     """A Studio without --write, and that of a hub, answer 403 and name the command; other paths are only read."""
-    sentence = "this page is for looking only: 'tachograph studio --write' may change and delete runs"
+    sentence = "this page is read-only; to change or delete runs, use 'tachograph studio --write'"
     with alone(store) as studio, serving(store) as hub:
         for url in (studio.url, hub.url):
             page = Writing(Studio(url), "any")
@@ -113,12 +113,12 @@ def test_a_page_for_looking_refuses_changes_with_a_sentence(store: Path) -> None
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        (b"", 400, "a change is a JSON object"),
-        (b"[]", 400, "a change is a JSON object"),
-        (b"[" * 60_000, 400, "a change is a JSON object"),
-        (b"\xff", 400, "a change is a JSON object"),
-        (b"{" + b" " * 70_000, 413, "a change has at most 64 KiB"),
-        ({"id": "other"}, 400, "there is no 'id' to change: add, remove, notes, name"),
+        (b"", 400, "the body must be a JSON object"),
+        (b"[]", 400, "the body must be a JSON object"),
+        (b"[" * 60_000, 400, "the body must be a JSON object"),
+        (b"\xff", 400, "the body must be a JSON object"),
+        (b"{" + b" " * 70_000, 413, "the body is larger than 64 KiB"),
+        ({"id": "other"}, 400, "cannot change 'id'; choose from add, remove, notes, name"),
         ({"add": "best"}, 400, "add= must be a list of tags, not str: 'best'"),
         ({"add": [3]}, 400, "add= must be a string, not int: 3"),
         ({"remove": None}, 400, "remove= must be a list of tags, not NoneType: None"),
@@ -160,7 +160,7 @@ def test_a_run_that_a_hub_writes_is_changed_and_not_deleted(tmp_path: Path) -> N
             assert ask(hub.url, "/v1/logs", body, content_type="application/x-protobuf").status == 200
             assert page.post("live", {"add": [f"tag {first}"], "name": "watched"}).status == 200
         refused = page.delete("live")
-        assert (refused.status, why(refused)) == (409, "the run 'live' stays: a hub writes it")
+        assert (refused.status, why(refused)) == (409, "cannot delete the run 'live': a hub is writing it")
         told = page.studio.ask("runs", "live")["run"]
         assert (told["points"], told["tags"], told["name"]) == (2, ["tag 1", "tag 2"], "watched")
         hub.process.terminate()
@@ -173,7 +173,7 @@ def test_a_damaged_run_is_deleted_and_not_changed(store: Path) -> None:
     (store / "runs" / "broken.db").write_text("no database at all" * 100)
     with writing(store) as page:
         refused = page.post("broken", {"name": "x"})
-        assert (refused.status, why(refused)) == (409, "the run cannot be changed: file is not a database")
+        assert (refused.status, why(refused)) == (409, "cannot change the run: file is not a database")
         assert page.delete("broken").status == 200
 
 

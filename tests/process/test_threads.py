@@ -149,7 +149,7 @@ told(0.1)
     assert sum("event tachograph.metric" in line for line in lines) == 30
     (board,) = (tmp_path / "store" / "tensorboard").rglob("events.out.tfevents.*")
     assert board.read_bytes().count(b"g/loss") == 30
-    assert "jsonl: nothing has been taken for" in done.stderr
+    assert "jsonl: no data accepted for" in done.stderr
     assert "jsonl: data was lost (shutdown" in done.stderr
     assert "console: data was lost" not in done.stderr
 

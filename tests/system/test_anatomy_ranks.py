@@ -110,7 +110,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
         timeout=150,
     )
     assert done.returncode == 0, done.stderr
-    assert "tachograph: Rank 1 holds up the others: " in done.stderr
+    assert "tachograph: Rank 1 slows the others down by " in done.stderr
     return folder / "runs" / "job.db"
 
 
@@ -152,5 +152,5 @@ def test_the_slow_rank_is_named(diagnosed: Diagnosis) -> None:
     """Both ranks' steps last as long, and the verdict names the one that the other waits for, and its phase."""
     found = diagnosed.verdicts[0]
     assert (found.name, found.ranks, found.severity) == ("straggler", (1,), "critical")
-    assert "a step more in forward than the others" in found.evidence
+    assert "more per step in forward, and the others wait" in found.evidence
     assert diagnosed.scores[1] > 0.3 > diagnosed.scores[0]

@@ -209,7 +209,7 @@ def test_it_ends_with_the_address_of_a_page_whose_first_chart_is_the_loss(tmp_pa
     """In a terminal the demo ends with the run's page, on which the loss of both ranks is first; Ctrl-C ends it."""
     with in_a_terminal(tmp_path, "--epochs", "4") as (process, said):
         servers.wait_until(lambda: "until Ctrl-C" in said() or process.poll() is not None, 240, said)
-        (address,) = re.findall(r"it is drawn at (http://127\.0\.0\.1:\d+)(/#/run/\S+) until Ctrl-C", said())
+        (address,) = re.findall(r"live at (http://127\.0\.0\.1:\d+)(/#/run/\S+) until Ctrl-C", said())
         last = re.search(r"^loss +(\S+) +(\S+)\s*$", said(), re.MULTILINE)
         assert last is not None
         with chromium() as browser, tab(browser, address[0]) as page:
@@ -287,5 +287,5 @@ def test_a_killed_worker_is_started_again(tmp_path: Path) -> None:
     assert "of 3 processes" in said
     assert re.search(r"torchrun has restarted its workers [1-3] times", said)
     assert re.search(
-        r"^tachograph: finished: [\d,]+ points and [\d,]+ events were recorded, .*; rank 1 was lost", said, re.MULTILINE
+        r"^tachograph: finished: recorded [\d,]+ points and [\d,]+ events, .*; rank 1 was lost", said, re.MULTILINE
     )

@@ -117,9 +117,9 @@ def test_diagnose(standing: tuple[Path, str, Beats]) -> None:
     assert done.returncode == 3, done.stderr
     head, first, *rest = done.stdout.splitlines()
     assert head == f"run {RUN}"
-    assert first.startswith("HANG: Rank 1 (pid 4000001) blocked for ")
+    assert first.startswith("HANG: Rank 1 (pid 4000001) has been blocked for ")
     assert "Rank 0 waits in all_reduce #30 of default_pg, sizes [[4]], at train.py:12 in step." in first
-    assert "Ranks 2-3 are elsewhere" in first
+    assert "Ranks 2-3 do not report to this hub" in first
     assert rest[0].split() == ["rank", "state", "for", "line", "operation"]
     assert "  /job/train.py:12 in step" in rest
 
@@ -137,7 +137,7 @@ def test_diagnose_of_the_store(standing: tuple[Path, str, Beats]) -> None:
     folder, _, _ = standing
     done = tachograph(folder, "diagnose", RUN, "--store", str(folder / "store"))
     assert done.returncode == 0, done.stderr
-    assert "Rank 1 (pid 4000001) blocked for" in done.stdout
+    assert "Rank 1 (pid 4000001) has been blocked for" in done.stdout
 
 
 def test_diagnose_of_a_run_that_has_ended(

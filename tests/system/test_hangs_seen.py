@@ -86,7 +86,7 @@ def hang(url: str, said: Path, within: float = 120) -> dict[str, Any]:
 def own_hub(said: Path) -> str:
     """Return the hub of a ``tachograph run``, once it says where it is."""
     until = time.monotonic() + 60
-    while "drawn at " not in said.read_text() and time.monotonic() < until:
+    while "live at " not in said.read_text() and time.monotonic() < until:
         time.sleep(0.1)
     return said.read_text().partition("drawn at ")[2].partition("/#/")[0]
 
@@ -102,10 +102,10 @@ def test_two_hubs_have_a_part_each(tmp_path: Path) -> None:
         found = hang(own_hub(second), second)
         assert (found["cause"], found["ranks"]) == ("blocked", [GUILTY])
         assert f"hangs_job.py:{HANGS.line_of('c_sleep')} in c_sleep. Rank 2 waits in all_reduce #" in found["text"]
-        assert found["notes"] == ["Ranks 0-1 are elsewhere: not seen."]
+        assert found["notes"] == ["Ranks 0-1 do not report to this hub."]
         beside = live(own_hub(first))
-        assert beside["elsewhere"] == ["Ranks 2-3 are elsewhere: not seen."]
-        assert [each["state"] for each in beside["ranks"]] == ["waits", "waits"]
+        assert beside["elsewhere"] == ["Ranks 2-3 do not report to this hub."]
+        assert [each["state"] for each in beside["ranks"]] == ["waiting", "waiting"]
         assert beside["incidents"] == []
 
 
@@ -140,13 +140,19 @@ def stranger(*before: str) -> Iterator[str]:
 
 UNSEEN = [
     pytest.param(NOBODY, "gil_sleep", "GIL held", "py-spy could not read its stack: ", id="another user, GIL held"),
-    pytest.param(NOBODY, "c_sleep", "blocked", "Reads and writes of rank 1 cannot be seen", id="another user, blocked"),
-    pytest.param([*HIDDEN, *NOBODY], "stop", "silent", "The process of rank 1 cannot be seen", id="hidepid, stopped"),
     pytest.param(
-        [*HIDDEN, *NOBODY], "c_sleep", "blocked", "The process of rank 1 cannot be seen", id="hidepid, blocked"
+        NOBODY, "c_sleep", "blocked", "The hub cannot see the reads and writes of rank 1", id="another user, blocked"
+    ),
+    pytest.param(
+        [*HIDDEN, *NOBODY], "stop", "silent", "The hub cannot see the process of rank 1", id="hidepid, stopped"
+    ),
+    pytest.param(
+        [*HIDDEN, *NOBODY], "c_sleep", "blocked", "The hub cannot see the process of rank 1", id="hidepid, blocked"
     ),
     pytest.param(NO_PTRACE, "gil_sleep", "GIL held", "py-spy could not read its stack: ", id="no ptrace, GIL held"),
-    pytest.param(NO_PTRACE, "c_sleep", "blocked", "Reads and writes of rank 1 cannot be seen", id="no ptrace, blocked"),
+    pytest.param(
+        NO_PTRACE, "c_sleep", "blocked", "The hub cannot see the reads and writes of rank 1", id="no ptrace, blocked"
+    ),
 ]
 
 

@@ -316,7 +316,7 @@ def test_what_can_be_noted_no_more_is_said(tmp_path: Path, caplog: pytest.LogCap
         out.close(5)
     assert len(server.taken) == 96
     assert server.taken == Counter(dict.fromkeys(server.taken, 1))
-    assert sum("would be sent again after the end" in record.message for record in caplog.records) == 1
+    assert sum("delivered data will be sent again" in record.message for record in caplog.records) == 1
 
 
 _ANSWERS = st.lists(st.sampled_from(["204", "204", "429", "503", "reset", "413", "partly"]), max_size=14)

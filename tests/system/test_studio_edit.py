@@ -89,7 +89,7 @@ def test_two_pages_delete_the_same_run(browser: Any, store: Path) -> None:
             dialog = edit(page)
             dialog.get_by_label("Token").fill("wrong")
             dialog.get_by_role("button", name="Save").click()
-            page.until(lambda dialog=dialog: "give the token" in dialog.inner_text(), "words about the token")
+            page.until(lambda dialog=dialog: "use the link" in dialog.inner_text(), "words about the token")
             dialog.get_by_label("Token").fill(token[1])
             dialog.get_by_role("button", name="Save").click()
             page.until(lambda dialog=dialog: not dialog.is_visible(), "the end of the editor")

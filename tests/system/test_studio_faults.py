@@ -195,7 +195,7 @@ def test_each_fault_leads_to_its_place(browser: Any, tmp_path: Path) -> None:
 def test_a_resumed_run_is_said_quietly(page: Tab) -> None:
     """A restart is named and leads to its place, and is no loud fault where nothing else went wrong."""
     ((kind, title),) = faults(page, "twice")
-    assert (kind, title) == ("restart", "Restart 1: the program began again")
+    assert (kind, title) == ("restart", "Restart 1: the program started again")
     assert page.page.locator(".faults.loud").count() == 0
     page.loaded("loss")
     page.page.locator(".fault-link").click()

@@ -91,7 +91,7 @@ def test_a_filter_that_cannot_be_read_is_pointed_at(page: Tab) -> None:
     """The character is marked, the sentence says what to write, and the rows stay."""
     before = names(page)
     filtered(page, "tag:even lr > big")
-    page.until(lambda: "A number is wanted behind '>'" in page.text(), "the sentence")
+    page.until(lambda: "Expected a number after '>'" in page.text(), "the sentence")
     assert page.page.locator(".pointed mark").inner_text() == "b"
     assert page.page.get_by_label("Search runs").get_attribute("aria-invalid") == "true"
     assert names(page) == before

@@ -259,7 +259,10 @@ def test_an_error_of_ours_is_counted(training: Training, caplog: pytest.LogCaptu
         training.anatomy._failed(ValueError("a batch of its own"))
     assert training.values("tachograph.errors") == {("anatomy",): 2}
     assert [record.getMessage() for record in caplog.records] == [
-        "a step was not looked into (further failures are counted): ValueError('a batch of its own')"
+        (
+            "cannot record a training step (further warnings are suppressed; see tachograph.errors): "
+            "ValueError('a batch of its own')"
+        )
     ]
 
 

@@ -79,10 +79,13 @@ def test_tags_notes_and_a_name_are_kept(capsys: pytest.CaptureFixture[str]) -> N
         (("a/run", "--add-tag", "x", "--remove-tag", "x"), "the tag 'x' is to be added and removed: give it once"),
         (("a/run", "--add-tag", "\x1b[2J"), "--add-tag is '\\x1b[2J': a tag can contain only printable characters"),
         (("a/run", "--add-tag", "x" * 65), f"--add-tag is {'x' * 65!r}: a tag has at most 64 characters"),
-        (("a/run", *(f"--add-tag={n}" for n in range(64))), "would have 65 tags: a run has at most 64"),
+        (("a/run", *(f"--add-tag={n}" for n in range(64))), "would have 65 tags: a run may have at most 64"),
         (("a/run", "--notes", "x" * 10_001), "--notes has 10001 characters: notes have at most 10,000"),
-        (("a/run", "--name", "two\nlines"), "--name is 'two\\nlines': a display name has printable characters only"),
-        (("a/run", "--name", "x" * 201), "--name has 201 characters: a display name has at most 200"),
+        (
+            ("a/run", "--name", "two\nlines"),
+            "--name is 'two\\nlines': a display name must have printable characters only",
+        ),
+        (("a/run", "--name", "x" * 201), "--name has 201 characters: a display name may have at most 200"),
     ],
     ids=lambda given: " ".join(given)[:30] if isinstance(given, tuple) else "",
 )
@@ -171,12 +174,12 @@ def test_a_run_that_is_gone_or_damaged_is_an_error(store: Path) -> None:
     gone = path_of(store, "gone")
     with pytest.raises(FileNotFoundError, match="the run was deleted"):
         annotate(gone, Change(add=("x",)))
-    with pytest.raises(FileNotFoundError, match="the run was deleted already"):
+    with pytest.raises(FileNotFoundError, match="the run has already been deleted"):
         runs.catalogue.delete(gone)
     assert not [each for each in store.joinpath("runs").iterdir() if each.name.startswith("gone")]
     broken = path_of(store, "broken")
     broken.write_text("no database at all" * 100)
-    with pytest.raises(StoreError, match="the run cannot be changed: file is not a database"):
+    with pytest.raises(StoreError, match="cannot change the run: file is not a database"):
         annotate(broken, Change(name="x"))
     assert run("delete", "--yes", "broken") == 0
 

@@ -54,14 +54,14 @@ def test_a_starved_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     scope = {"path": "/api/runs/run/faults", "query_string": b""}
     answer = Api(tmp_path, "", lambda: START + SECOND, lambda: False).ask(Question(scope))
     (fault,) = [each for each in answer["faults"] if each["kind"] == "slow"]
-    assert fault["title"] == "61% of the step waits for data on every rank"
+    assert fault["title"] == "61% of the step is spent waiting for data on every rank"
     assert "num_workers=0" in fault["detail"]
     said = hub.kept()["diagnosis"]
     hub.close()
     assert [line.partition(" (")[0] for line in _diagnosed(said)] == [fault["title"]]
     assert main(["diagnose", "run", "--store", str(tmp_path)]) == 3
     out = capsys.readouterr().out
-    assert out.startswith(f"run run\n\ncritical: {fault['title']} (20 ms of 33 ms a step; num_workers=0")
+    assert out.startswith(f"run run\n\ncritical: {fault['title']} (20 ms of 33 ms per step; num_workers=0")
     table = [line.split() for line in out.splitlines() if "33.0 ms" in line]
     assert [(row[0], row[4], row[6]) for row in table] == [("0", "20.0", "61%"), ("1", "20.0", "61%")]
     assert "goodput" in out.splitlines()[-1]

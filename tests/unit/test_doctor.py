@@ -150,7 +150,7 @@ def test_blocked(tmp_path: Path) -> None:
         ("hang", "blocked", (1,))
     ]
     text = job.news[0].verdict.text
-    assert "Rank 1 (pid 101) blocked for" in text
+    assert "Rank 1 (pid 101) has been blocked for" in text
     assert "at train.py:40 in main" in text
     assert "Ranks 0 and 2 wait in all_reduce #30 of default_pg, sizes [[4]], at train.py:12 in main." in text
     assert job.news[0].began / 1e9 - begun <= 10
@@ -343,7 +343,7 @@ def test_the_first_death(tmp_path: Path) -> None:
     job.run(1)
     assert [each.verdict.key for each in job.news] == [("died", "died", (2,))]
     words = (
-        "Rank 2 (pid 102) died 1.0 s before the next one: RuntimeError: of rank 2, last seen at train.py:40 in main."
+        "Rank 2 (pid 102) died 1.0 s before the next rank: RuntimeError: of rank 2, last seen at train.py:40 in main."
     )
     assert job.news[0].verdict.text == words
 
@@ -365,7 +365,7 @@ def test_a_death_is_told_while_the_others_are_there(tmp_path: Path) -> None:
         (tmp_path / str(100 + rank) / "stat").unlink()
         job.run(1)
     assert [each.number for each in job.news] == [1, 1]
-    assert job.news[-1].verdict.text.startswith("Rank 2 (pid 102) died 2.0 s before the next one: ")
+    assert job.news[-1].verdict.text.startswith("Rank 2 (pid 102) died 2.0 s before the next rank: ")
     assert len(job.doctor.incidents) == 1
 
 
@@ -410,7 +410,7 @@ def test_an_error_file(tmp_path: Path, said: str | None, words: str) -> None:
     job.run(3)
     assert (
         job.news[-1].verdict.text
-        == f"Rank 1 (pid 101) died{words or ' without a word, last seen at train.py:40 in main.'}"
+        == f"Rank 1 (pid 101) died{words or ' without an exception, last seen at train.py:40 in main.'}"
     )
 
 
@@ -506,8 +506,8 @@ def test_ranks_elsewhere(tmp_path: Path) -> None:
         partial.run(1.0, *[lambda rank=rank, step=step: partial.pulse(rank, 20 + step) for rank in (0, 1)])
     partial.run(10, lambda: partial.pulse(0, 30, entry=entry(30)), lambda: partial.pulse(1, 29))
     assert partial.verdict is not None
-    assert partial.verdict.text.endswith("Ranks 2-3 are elsewhere: not seen.")
-    assert partial.doctor.picture()["elsewhere"] == ["Ranks 2-3 are elsewhere: not seen."]
+    assert partial.verdict.text.endswith("Ranks 2-3 do not report to this hub.")
+    assert partial.doctor.picture()["elsewhere"] == ["Ranks 2-3 do not report to this hub."]
 
 
 def test_processes_that_cannot_be_seen(tmp_path: Path) -> None:
@@ -516,7 +516,7 @@ def test_processes_that_cannot_be_seen(tmp_path: Path) -> None:
     healthy(job)
     job.run(20, lambda: job.pulse(0, 30, entry=entry(30)), lambda: job.pulse(1, 29))
     assert (job.told.grade, job.told.cause) == ("late", "blocked")
-    assert "cannot be seen" in job.told.text
+    assert "The hub cannot see" in job.told.text
     job.run(20, lambda: job.pulse(0, 30, entry=entry(30)), lambda: job.pulse(1, 29))
     assert job.told.key == ("late", "blocked", (1,)) or job.told.grade == "hang"
 
@@ -528,7 +528,7 @@ def test_reads_and_writes_that_cannot_be_seen(tmp_path: Path) -> None:
         job.process(rank, readable=False)
     healthy(job)
     job.run(20, lambda: job.pulse(0, 30, entry=entry(30)), lambda: job.pulse(1, 29))
-    assert "Reads and writes of rank 1 cannot be seen from here." in job.told.text
+    assert "The hub cannot see the reads and writes of rank 1." in job.told.text
 
 
 def test_a_rank_of_another_machine(tmp_path: Path) -> None:
@@ -571,7 +571,7 @@ def test_a_call_of_the_kernel(tmp_path: Path) -> None:
     assert job.told.key == ("late", "disk sleep", (1,))
     job.run(40, partial(job.pulse, 0, 30, entry=entry(30)), partial(job.pulse, 1, 29))
     assert job.told.key == ("hang", "disk sleep", (1,))
-    assert "nothing interrupts (futex_wait)" in job.told.text
+    assert "uninterruptible kernel call (futex_wait)" in job.told.text
 
 
 @pytest.mark.parametrize("leaves", [True, False])
@@ -586,8 +586,8 @@ def test_a_rank_that_has_ended_well(tmp_path: Path, *, leaves: bool) -> None:
         (tmp_path / "101" / "stat").unlink()
     job.run(8, partial(job.pulse, 0, 30, entry=entry(30)))
     assert job.told.key == ("hang", "ended", (1,))
-    assert "has ended" in job.told.text
-    assert job.doctor.picture()["ranks"][1]["state"] == ("left its groups" if leaves else "ended")
+    assert "exited " in job.told.text
+    assert job.doctor.picture()["ranks"][1]["state"] == ("left its process groups" if leaves else "ended")
 
 
 @pytest.mark.parametrize("hub", [HERE, "another machine"])
@@ -598,7 +598,7 @@ def test_no_sign_of_a_process_that_cannot_be_seen(tmp_path: Path, hub: str) -> N
     job.run(20, partial(job.pulse, 0, 30, entry=entry(30)))
     assert job.told.key == ("hang", "silent", (1,))
     assert {each.number for each in job.news} == {1}
-    assert ("cannot be seen" in job.told.text) is (hub == HERE)
+    assert ("The hub cannot see" in job.told.text) is (hub == HERE)
 
 
 def test_a_silent_rank_for_which_none_waits(tmp_path: Path) -> None:
@@ -609,7 +609,7 @@ def test_a_silent_rank_for_which_none_waits(tmp_path: Path) -> None:
         job.run(1, partial(job.pulse, 0, 30 + step))
     assert job.told.key == ("hang", "GIL held", (1,))
     assert "py-spy could not read its stack: Permission denied." in job.told.notes
-    assert [each["state"] for each in job.doctor.picture()["ranks"]] == ["stands", "gives no sign"]
+    assert [each["state"] for each in job.doctor.picture()["ranks"]] == ["not moving", "not responding"]
     job.process(1, "T")
     job.run(5, partial(job.pulse, 0, 99))
     assert job.doctor.picture()["ranks"][1]["state"] == "stopped"
@@ -622,7 +622,7 @@ def test_a_stack_from_outside_is_in_the_picture(tmp_path: Path) -> None:
     job.run(8, partial(job.pulse, 0, 30, entry=entry(30)))
     assert "at train.py:50 in collect" in job.told.text
     late = job.doctor.picture()["ranks"][1]
-    assert (late["line"], late["stacks"][0][0]) == ("train.py:50 in collect", "main, read from outside")
+    assert (late["line"], late["stacks"][0][0]) == ("train.py:50 in collect", "main (read by py-spy)")
 
 
 def test_a_rank_whose_children_work(tmp_path: Path) -> None:
@@ -638,7 +638,7 @@ def test_a_rank_whose_children_work(tmp_path: Path) -> None:
 
     job.run(12, work)
     assert job.told.key == ("late", "busy", (1,))
-    assert "processor 0%, its children 50%, 2.0 MB/s" in job.told.text
+    assert "CPU 0%, child processes 50%, I/O 2.0 MB/s" in job.told.text
 
 
 def test_a_child_that_gets_no_processor(tmp_path: Path) -> None:
@@ -657,7 +657,7 @@ def test_a_child_that_gets_no_processor(tmp_path: Path) -> None:
     ("pyspy", "worker", "words"),
     [
         pytest.param(PySpy(""), True, "; its worker 201 is in state S (futex_wait).", id="without py-spy"),
-        pytest.param(Read(""), True, "; its worker 201 stands at train.py:50 in collect.", id="with py-spy"),
+        pytest.param(Read(""), True, "; its worker 201 is at train.py:50 in collect.", id="with py-spy"),
         pytest.param(Read(""), False, "main (in _next_data).", id="without a worker"),
     ],
 )
@@ -671,7 +671,7 @@ def test_a_data_loader(tmp_path: Path, pyspy: PySpy, words: str, *, worker: bool
     late = partial(job.pulse, 1, 29, threads=[["main", 1, stack]])
     job.run(10, partial(job.pulse, 0, 30, entry=entry(30)), late)
     assert job.told.key == ("hang", "DataLoader", (1,))
-    assert job.told.text.partition(" Rank 0 ")[0].partition(" Its present")[0].endswith(words)
+    assert job.told.text.partition(" Rank 0 ")[0].partition(" To see its")[0].endswith(words)
 
 
 def test_a_download_has_a_minute(tmp_path: Path) -> None:
@@ -803,8 +803,8 @@ def test_picture(tmp_path: Path) -> None:
     healthy(job)
     job.run(4, lambda: job.pulse(0, 30, entry=entry(30)), lambda: job.pulse(1, 29))
     first, second = job.doctor.picture()["ranks"]
-    assert (first["state"], first["operation"]) == ("waits", "all_reduce #30 of default_pg, sizes [[4]]")
-    assert (second["state"], second["line"]) == ("stands", "train.py:40 in main")
+    assert (first["state"], first["operation"]) == ("waiting", "all_reduce #30 of default_pg, sizes [[4]]")
+    assert (second["state"], second["line"]) == ("not moving", "train.py:40 in main")
     assert second["stacks"][0][0] == "main"
 
 

@@ -53,7 +53,7 @@ def ended(folder: Path, run: str = "run") -> Ending:
         ([("sigterm",), ("exception",)], "failed", "failed"),
         ([("sigterm",), ("sigterm",)], "killed", "killed by SIGTERM"),
         ([("sigint",), ()], "killed", "killed by SIGINT"),
-        ([("exit",), ()], "lost", "lost: rank 1 did not say that it ended"),
+        ([("exit",), ()], "lost", "lost: rank 1 stopped reporting"),
         ([("a reason of a later version",)], "finished", "finished"),
     ],
 )
@@ -116,9 +116,9 @@ LOST = ("RuntimeError", "[gloo/transport/tcp/pair.cc:553] Connection closed by p
         (
             "agent",
             ("ChildFailedError", "rank 0 (pid 100) ended with exit code 1"),
-            "ended before the others, without an exception",
+            "ended before the others without an exception",
         ),
-        ("", ("RuntimeError", "a launcher of another library"), "ended before the others, without an exception"),
+        ("", ("RuntimeError", "a launcher of another library"), "ended before the others without an exception"),
     ],
 )
 def test_a_rank_that_reports_no_exception_is_the_cause(

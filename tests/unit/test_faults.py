@@ -120,7 +120,7 @@ def test_a_killed_job_without_an_exception(tmp_path: Path) -> None:
     hub.close()
     ended, lost = faults(tmp_path)["faults"]
     assert (ended["kind"], ended["title"], ended["place"]["x"]) == ("ended", "Killed (SIGKILL)", 1.0)
-    assert (lost["kind"], lost["title"], lost["rank"]) == ("lost", "Lost, without a word at the end: rank 0", 0)
+    assert (lost["kind"], lost["title"], lost["rank"]) == ("lost", "No longer reporting: rank 0", 0)
 
 
 def test_the_first_value_of_each_curve_that_is_not_finite(tmp_path: Path) -> None:
@@ -163,8 +163,8 @@ def test_a_restart_says_how_the_attempt_before_ended(tmp_path: Path) -> None:
     hub.receive_logs(logs(rank(0, pid=900, restart=1), *again, stream="b", time=clock.now))
     hub.close()
     (fault,) = faults(tmp_path, now=clock.now)["faults"]
-    assert (fault["kind"], fault["title"]) == ("restart", "Restart 1: rank 0 began again")
-    assert fault["detail"] == "before, rank 0 failed: ValueError: a bad batch"
+    assert (fault["kind"], fault["title"]) == ("restart", "Restart 1: rank 0 started again")
+    assert fault["detail"] == "previous attempt: rank 0 failed: ValueError: a bad batch"
     assert fault["place"]["time"] >= clock.now
 
 
@@ -176,11 +176,11 @@ def test_a_hang_that_lasts_is_told_as_one(tmp_path: Path) -> None:
     hub.receive_logs(logs(rank(0), ("tachograph.process.start", {}), ("tachograph.hang", told)))
     hub.tick()
     (fault,) = faults(tmp_path, now=clock.now)["faults"]
-    assert fault["title"] == "The job stands still"
+    assert fault["title"] == "The job hangs"
     over = ("tachograph.hang", {**told, "hang.ended": START + 7 * SECOND})
     hub.receive_logs(logs(rank(0), over, first=3))
     hub.close()
-    assert "The job stood still for 7 s" in [each["title"] for each in faults(tmp_path, now=clock.now)["faults"]]
+    assert "The job hung for 7 s" in [each["title"] for each in faults(tmp_path, now=clock.now)["faults"]]
 
 
 def test_losses_are_told_by_reason_and_destination(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def stalled(store: Path, silent: float, pause: float = 1.0, *, heard: bool = Tru
 
 def test_a_stall_is_told_where_it_is_sure(tmp_path: Path) -> None:
     """A rank that is heard and has recorded nothing for ten of its longest pauses is stalled; else nothing is said."""
-    assert stalled(tmp_path / "a", 600) == ["Stalled: no new point for 10 min, though rank 0 is heard"]
+    assert stalled(tmp_path / "a", 600) == ["Stalled: no new point for 10 min, although rank 0 is still reporting"]
     assert stalled(tmp_path / "b", 100) == []
     assert stalled(tmp_path / "c", 600, pause=90) == []
     assert stalled(tmp_path / "d", 600, heard=False) == []

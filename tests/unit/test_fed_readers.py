@@ -624,7 +624,7 @@ def test_a_provider_without_a_reader_is_said_once(caplog: pytest.LogCaptureFixtu
         external.refresh()
         external.drain(1)
     assert [record.getMessage() for record in caplog.records] == [
-        "the program's MeterProvider has no reader: nothing that is recorded leaves through it"
+        "the program's MeterProvider has no reader, so it exports nothing; give it a MetricReader"
     ]
     assert errors(registry) == 1
     reader = delta_reader()

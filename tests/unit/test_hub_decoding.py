@@ -129,7 +129,7 @@ def test_what_waits_is_bounded(held: Held) -> None:
         held.let_go()
         await asyncio.gather(*waiting)
         for _ in range(4):
-            with pytest.raises(ValueError, match="no ExportMetricsServiceRequest in JSON"):
+            with pytest.raises(ValueError, match="not a JSON ExportMetricsServiceRequest"):
                 await decoder(b"[" + body, JSON, ExportMetricsServiceRequest)
         await decoder(body, JSON, ExportMetricsServiceRequest)
 

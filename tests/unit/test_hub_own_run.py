@@ -189,5 +189,5 @@ def test_a_hub_that_stands_alone_opens_no_run(tmp_path: Path, clock: Clock) -> N
 def test_a_store_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
     """A hub without a run of its own does not wait for the first sender to find that out."""
     tmp_path.joinpath("file").touch()
-    with pytest.raises(StoreError, match="cannot be written"):
+    with pytest.raises(StoreError, match="cannot write to the store"):
         Hub(tmp_path / "file" / "store")

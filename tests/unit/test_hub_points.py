@@ -153,7 +153,7 @@ def test_a_store_that_fails_takes_the_request_again(hub: Hub, tmp_path: Path) ->
     with sqlite3.connect(path_of(tmp_path, "run")) as connection:
         connection.execute("ALTER TABLE block RENAME TO elsewhere")
     connection.close()
-    with pytest.raises(OSError, match="cannot be used"):
+    with pytest.raises(OSError, match="cannot use the file"):
         hub.receive_logs(logs(rank(0), point(2.0), first=2))
     with sqlite3.connect(path_of(tmp_path, "run")) as connection:
         connection.execute("ALTER TABLE elsewhere RENAME TO block")

@@ -84,7 +84,7 @@ def test_a_state_that_is_not_legible_any_more(tmp_path: Path, clock: Clock, capl
     for name in ("a", "b"):
         hub.receive_metrics(metrics(rank(0), number(name, 1, kind="counter", start=clock.now, time=clock.now + 1)))
         assert only(hub.page()[1], f"{name}_total") == 1
-    assert caplog.text.count("begins anew") == 1
+    assert caplog.text.count("starting from zero") == 1
     hub.close()
 
 

@@ -125,7 +125,7 @@ def test_only_the_owner_reads_it(tmp_path: Path) -> None:
 def test_an_unwritable_store(tmp_path: Path) -> None:
     """A store that cannot be made is an OSError that names it."""
     tmp_path.joinpath("file").write_text("")
-    with pytest.raises(StoreError, match=r"cannot be written.*file/store"):
+    with pytest.raises(StoreError, match=r"cannot write to.*file/store"):
         Hub(tmp_path / "file" / "store", run="run")
 
 
@@ -146,7 +146,7 @@ def test_a_damaged_page(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[100:4096] = os.urandom(3996)
     path.write_bytes(content)
-    with pytest.raises(StoreError, match=r"damaged|cannot be used"):
+    with pytest.raises(StoreError, match=r"damaged|cannot use"):
         Hub(tmp_path, run="run")
 
 
@@ -156,7 +156,7 @@ def test_a_newer_file(tmp_path: Path) -> None:
     with sqlite3.connect(path_of(tmp_path, "run")) as connection:
         connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     connection.close()
-    with pytest.raises(StoreError, match="a newer Tachograph wrote it"):
+    with pytest.raises(StoreError, match="written by a newer Tachograph"):
         Hub(tmp_path, run="run")
 
 
@@ -269,7 +269,7 @@ def test_a_state_that_is_not_legible(tmp_path: Path, clock: Clock) -> None:
     with sqlite3.connect(path_of(tmp_path, "run")) as connection:
         connection.execute("UPDATE state SET data = '[1, 2'")
     connection.close()
-    with pytest.raises(StoreError, match=r"not legible.*run"):
+    with pytest.raises(StoreError, match=r"is invalid.*run"):
         Hub(tmp_path, run="run", clock=clock)
     hub = Hub(tmp_path, clock=clock)
     hub.receive_metrics(metrics(rank(0), number("n", 2, time=START + 1)))
@@ -294,5 +294,5 @@ def test_a_store_that_fails_later(tmp_path: Path, clock: Clock, caplog: pytest.L
     _, page = hub.page()
     assert only(page, "n") == 1
     assert only(page, "tachograph_errors_total", where="store") == 2
-    assert caplog.text.count("could not write its store") == 1
+    assert caplog.text.count("cannot write to its store") == 1
     hub.close()

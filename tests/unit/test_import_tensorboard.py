@@ -447,7 +447,7 @@ def test_what_cannot_be_imported(tmp_path: Path, capsys: pytest.CaptureFixture[s
         f"tachograph runs import: no such folder: {tmp_path}/x: {hint}",
         f"tachograph runs import: {path} is not a folder; name the folder that contains it",
         f"tachograph runs import: {logs}/version_1 has no TensorBoard event files (their names contain 'tfevents')",
-        f"tachograph runs import: {tmp_path}/file/runs/{run_id(path)}.db: the store cannot be written: File exists",
+        f"tachograph runs import: {tmp_path}/file/runs/{run_id(path)}.db: cannot write to the store: File exists",
     ]
     assert not store.exists()
     with pytest.raises(SystemExit):
@@ -460,7 +460,7 @@ def test_what_cannot_be_imported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     held = Store(store, run.id)
     assert take(logs, store) == 1
     held.close()
-    said = f"another process writes the run {run.id}: import it again once that has ended"
+    said = f"another process is writing the run {run.id}; import it again when that process has ended"
     assert capsys.readouterr().err == f"tachograph runs import: {said}\n"
 
 

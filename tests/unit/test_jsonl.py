@@ -318,7 +318,7 @@ def test_a_file_that_is_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture
         assert len(lines(path)) == 1
         shutil.rmtree(path.parent)
     destination.close(1)
-    assert caplog.text.count("was deleted while it was written") == 1
+    assert caplog.text.count("was deleted while being written") == 1
 
 
 @pytest.mark.parametrize("size", [0, 100])

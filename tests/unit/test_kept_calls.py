@@ -192,12 +192,12 @@ def test_they_are_bounded_in_the_file(tmp_path: Path) -> None:
         ("https://tempo.example/trace/{trace_id}", ""),
         ("http://localhost:16686/trace/{trace_id}?x=1", ""),
         ("https://grafana/explore?left={trace_id}", ""),
-        ("javascript:alert('{trace_id}')", "is an http"),
-        ("data:text/html,{trace_id}", "is an http"),
-        ("//host/{trace_id}", "is an http"),
-        ("https://{trace_id}/x", "has {trace_id} in its path"),
-        ("https://host/trace", "has {trace_id} in its path"),
-        ("https://[host/{trace_id}", "is no address"),
+        ("javascript:alert('{trace_id}')", "must be an http"),
+        ("data:text/html,{trace_id}", "must be an http"),
+        ("//host/{trace_id}", "must be an http"),
+        ("https://{trace_id}/x", "must have {trace_id} in its path"),
+        ("https://host/trace", "must have {trace_id} in its path"),
+        ("https://[host/{trace_id}", "is not a valid URL"),
     ],
 )
 def test_the_address_of_traces_is_checked(given: str, why: str) -> None:

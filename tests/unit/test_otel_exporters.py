@@ -119,7 +119,7 @@ def test_one_reader_is_one_destination() -> None:
     assert route.reader is not None
     assert read_settings({"HOME": "/h"}, metrics=reader, run_id="r") == settings, "it is ours, and asked for again"
     route.destination.close(1)
-    with pytest.raises(ValueError, match="make a new one"):
+    with pytest.raises(ValueError, match="create a new one"):
         read_settings({}, metrics=reader)
 
 

@@ -361,10 +361,10 @@ def test_a_reader_has_one_owner() -> None:
     assert unfit(ours) is None
     feed = fed(ours, registry)
     assert unfit(ours) is None
-    with pytest.raises(ValueError, match="another pipeline feeds it"):
+    with pytest.raises(ValueError, match="another pipeline uses it"):
         ReaderFeed(ours, registry)
     feed.close(1)
-    with pytest.raises(ValueError, match="make a new one"):
+    with pytest.raises(ValueError, match="create a new one"):
         ReaderFeed(ours, registry)
     provider.shutdown()
 
@@ -375,7 +375,7 @@ def test_a_reader_that_was_taken_over_is_said(caplog: pytest.LogCaptureFixture) 
     feed = fed(reader := InMemoryMetricReader(), registry)
     provider = MeterProvider([reader], shutdown_on_exit=False)
     feed.close(1)
-    assert "has taken the reader over" in caplog.text
+    assert "uses this reader now" in caplog.text
     assert value_of(registry, "tachograph.errors", where="exporter") == 1
     provider.shutdown()
 
@@ -566,4 +566,4 @@ print("loss" in [metric.name for scope in scopes for metric in scope.metrics])
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:2] == ["True", "True"]
-    assert [line for line in done.stderr.splitlines() if "another pipeline feeds it" in line]
+    assert [line for line in done.stderr.splitlines() if "another pipeline uses it" in line]

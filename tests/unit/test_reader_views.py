@@ -206,7 +206,7 @@ def test_a_reader_that_prefers_exponential_histograms_is_told_and_prometheus_nev
     program.join()
     assert program.collected()["train", "fetch"].count == program.collected()["train", "fetch"].count == 1
     assert [record.getMessage().split(" which")[0] for record in caplog.records] == [
-        "the reader InMemoryMetricReader asks for ExponentialBucketHistogramAggregation,"
+        "the reader InMemoryMetricReader requests ExponentialBucketHistogramAggregation,"
     ]
     program.end()
 

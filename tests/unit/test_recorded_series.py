@@ -136,7 +136,7 @@ def test_a_frame_of_each_kind(tmp_path: Path) -> None:
     ("asked", "why"),
     [
         ({"name": "tokins"}, "no metric 'tokins': did you mean 'tokens'?"),
-        ({"name": "tokens", "rank": 0}, "no points of rank 0: there are 1"),
+        ({"name": "tokens", "rank": 0}, "no points of rank 0; its ranks are 1"),
         ({"name": "tokens", "kind": "curve"}, "has 'tokens' as a counter, not as a curve"),
         ({"name": "tokens", "kind": "histogram"}, "has 'tokens' as a counter, not as a histogram"),
     ],

@@ -84,9 +84,9 @@ def test_what_there_is_not(store: Path) -> None:
     found = runs.open("a/run")
     with pytest.raises(LookupError, match="no metric 'los': did you mean 'loss'"):
         found.points("los")
-    with pytest.raises(LookupError, match="no metric 'zzz': there are 'loss', 'lr'"):
+    with pytest.raises(LookupError, match="no metric 'zzz': its metrics are 'loss', 'lr'"):
         found.points("zzz")
-    with pytest.raises(LookupError, match="no points of rank 7: there are 0, 1"):
+    with pytest.raises(LookupError, match="no points of rank 7; its ranks are 0, 1"):
         found.points(rank=7)
     with pytest.raises(ValueError, match="above 0"):
         found.thinned("loss", pairs=0)

@@ -162,7 +162,7 @@ def test_a_filter_chooses_runs_by_any_column(tmp_path: Path, capsys: pytest.Capt
     assert (code, said.split()) == (0, ["ID", "last.loss", "summary.best", "sweep-00004", "1.1", "0.2"])
     code, _, said = listed("--filter", "lr > big")
     assert code == 2
-    assert said.endswith("a number is wanted behind '>', not 'big'\n  lr > big\n       ^\n")
+    assert said.endswith("expected a number after '>', not 'big'\n  lr > big\n       ^\n")
     code, _, said = listed("--filter", "bst > 1")
     assert (code, "did you mean 'best'?" in said) == (2, True)
 

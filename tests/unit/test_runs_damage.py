@@ -39,7 +39,7 @@ def test_a_file_of_a_newer_version(store: Path, capsys: pytest.CaptureFixture[st
         connection.execute("PRAGMA user_version = 99")
     connection.close()
     (listed,) = runs.list()
-    assert "a newer Tachograph wrote it" in listed.problem
+    assert "written by a newer Tachograph" in listed.problem
     with pytest.raises(OSError, match=r"newer Tachograph.*a%2Frun\.db"):
         runs.open("a/run")
     assert run("show", "a/run") == 2
@@ -128,12 +128,12 @@ def test_a_fifo_costs_its_own_run_alone(store: Path, ending: str) -> None:
     odd.unlink(missing_ok=True)
     os.mkfifo(odd)
     problems = {each.id: each.problem for each in runs.list()}
-    assert problems == {"a/run": "", "fifo": "it is no regular file"}
-    with pytest.raises(OSError, match=r"no regular file.*fifo\.db"):
+    assert problems == {"a/run": "", "fifo": "it is not a regular file"}
+    with pytest.raises(OSError, match=r"not a regular file.*fifo\.db"):
         runs.open("fifo")
     assert run("show", "fifo") == 2
     assert "a/run" in [each["id"] for each in Overview(store, lambda: START, lambda: False).runs()]
-    with pytest.raises(StoreError, match="no regular file"):
+    with pytest.raises(StoreError, match="not a regular file"):
         Hub(store, run="fifo", clock=lambda: START)
 
 
@@ -158,5 +158,5 @@ def test_a_query_that_never_ends_is_stopped(store: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("tachograph.runs.file._MOST_STEPS", 2_000_000)
     file = RunFile(path_of(store, "a/run"))
     assert sum(1 for _ in file.rows("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"))
-    assert file.damage == ["a query was stopped: the file takes too long to read"]
+    assert file.damage == ["a query was canceled: the file takes too long to read"]
     assert list(file.rows("SELECT count(*) FROM process")) == [(1,)]

@@ -79,13 +79,13 @@ def test_a_filter_holds_for_a_run(text: str, holds: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "position", "why"),
     [
-        ("loss <", 6, "a value is missing"),
-        ("loss < < 3", 7, "a value is missing"),
-        ("lr > big", 5, "a number is wanted"),
+        ("loss <", 6, "missing value"),
+        ("loss < < 3", 7, "missing value"),
+        ("lr > big", 5, "expected a number"),
         ("ok sate:failed", 3, "did you mean state:?"),
         ("state:faild", 6, "did you mean 'failed'?"),
-        ("tag:", 4, "a value is missing"),
-        ('name "open', 5, "this quote has no end"),
+        ("tag:", 4, "missing value"),
+        ('name "open', 5, "this quote is not closed"),
         ("< 3", 0, "a column"),
         ("a = 1 >= 2", 6, "a column"),
     ],

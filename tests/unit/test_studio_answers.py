@@ -185,16 +185,21 @@ def test_runs_beside_each_other(store: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "query", "status", "why"),
     [
-        ("curves", "", 400, "say which metric: ?metric="),
-        ("curves", "metric=loss&smooth=1", 400, "smooth is a number from 0 to below 1, not 1.0"),
-        ("curves", "metric=loss&smooth=much", 400, "smooth is a finite number, not 'much'"),
-        ("curves", "metric=loss&low=inf", 400, "low is a finite number, not 'inf'"),
-        ("curves", "metric=loss&pairs=0", 400, "pairs is a whole number from 1 to 20000, not '0'"),
-        ("curves", "metric=loss&rank=first", 400, f"rank is a whole number from 0 to {2**63 - 1}, not 'first'"),
-        ("curves", "metric=loss&x=time", 400, "x is own, step, relative or wall, not 'time'"),
-        ("curves", "metric=los", 404, "the run has no metric 'los': there are 'loss'"),
-        ("curves", "metric=loss&group=eval", 404, "the run has no metric 'loss' in the group 'eval': there are 'loss'"),
-        ("curves", "metric=los&group=", 404, "the run has no metric 'los' without a group: there are 'loss'"),
+        ("curves", "", 400, "no metric given: add ?metric=NAME"),
+        ("curves", "metric=loss&smooth=1", 400, "smooth must be at least 0 and below 1, not 1.0"),
+        ("curves", "metric=loss&smooth=much", 400, "smooth must be a finite number, not 'much'"),
+        ("curves", "metric=loss&low=inf", 400, "low must be a finite number, not 'inf'"),
+        ("curves", "metric=loss&pairs=0", 400, "pairs must be a whole number from 1 to 20000, not '0'"),
+        ("curves", "metric=loss&rank=first", 400, f"rank must be a whole number from 0 to {2**63 - 1}, not 'first'"),
+        ("curves", "metric=loss&x=time", 400, "x must be own, step, relative or wall, not 'time'"),
+        ("curves", "metric=los", 404, "the run has no metric 'los'; its metrics are 'loss'"),
+        (
+            "curves",
+            "metric=loss&group=eval",
+            404,
+            "the run has no metric 'loss' in the group 'eval'; its metrics are 'loss'",
+        ),
+        ("curves", "metric=los&group=", 404, "the run has no metric 'los' without a group; its metrics are 'loss'"),
         ("curves", "metric=loss&rank=7", 404, "the metric 'loss' has no points of rank 7"),
         (
             "arrivals",
@@ -208,7 +213,7 @@ def test_runs_beside_each_other(store: Path) -> None:
             400,
             f"at most {MOST_SERIES} series at once, not {MOST_SERIES + 1}",
         ),
-        ("nothing", "", 404, "there is nothing here: see /api/runs"),
+        ("nothing", "", 404, "not found; see /api/runs"),
     ],
 )
 def test_a_question_that_has_no_answer(recorded: Path, what: str, query: str, status: int, why: str) -> None:
@@ -221,7 +226,7 @@ def test_a_run_that_is_not_there(recorded: Path) -> None:
     with pytest.raises(Unanswered) as caught:
         Api(recorded, "", now, never).ask(asked("runs/aa/curves", "metric=loss"))
     assert caught.value.status == 404
-    with pytest.raises(Unanswered, match=f"a query has at most {MOST_PARTS} parts"):
+    with pytest.raises(Unanswered, match=f"a query may have at most {MOST_PARTS} parts"):
         asked("table", "&".join(["column=a"] * (MOST_PARTS + 1)))
 
 
@@ -293,16 +298,16 @@ def test_a_run_is_changed_and_deleted(store: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "status", "why"),
     [
-        ({"kind": "text/plain"}, 415, "a change is sent as application/json"),
-        ({"body": b" " * (MOST_BYTES + 1)}, 413, "a change has at most 64 KiB"),
-        ({"body": b"["}, 400, "a change is a JSON object"),
-        ({"body": b"[]"}, 400, "a change is a JSON object"),
-        ({"body": b"[" * 60_000}, 400, "a change is a JSON object"),
-        ({"whole": False}, 400, "the body has not come to its end"),
-        ({"body": b'{"tags": []}'}, 400, "there is no 'tags' to change: add, remove, notes, name"),
+        ({"kind": "text/plain"}, 415, "Content-Type must be application/json"),
+        ({"body": b" " * (MOST_BYTES + 1)}, 413, "the body is larger than 64 KiB"),
+        ({"body": b"["}, 400, "the body must be a JSON object"),
+        ({"body": b"[]"}, 400, "the body must be a JSON object"),
+        ({"body": b"[" * 60_000}, 400, "the body must be a JSON object"),
+        ({"whole": False}, 400, "the body is incomplete"),
+        ({"body": b'{"tags": []}'}, 400, "cannot change 'tags'; choose from add, remove, notes, name"),
         ({"body": b'{"name": "a\\u0000"}'}, 400, "printable"),
-        ({"token": "another"}, 401, "give the token"),
-        ({"method": "PUT"}, 405, "this is only for reading"),
+        ({"token": "another"}, 401, "use the link"),
+        ({"method": "PUT"}, 405, "only GET and HEAD are allowed here"),
     ],
     ids=range(10),
 )

@@ -50,7 +50,7 @@ def test_an_answer_that_fails_is_an_error_in_words(tmp_path: Path, error: Except
     try:
         status, told = get(studio, "/api/runs")
         assert (status, failed) == (500, [1])
-        assert told == {"error": "the answer could not be made; the hub's log says why"}
+        assert told == {"error": "internal error; see the hub's log"}
         assert get(studio, "/api/nothing")[0] == 404
     finally:
         studio.close()
@@ -61,5 +61,5 @@ def test_a_studio_that_ends_says_so(tmp_path: Path) -> None:
     failed: list[int] = []
     studio = Studio(tmp_path, "run", failed=lambda: failed.append(1))
     studio.close()
-    assert get(studio, "/api/runs") == (503, {"error": "the hub is ending"})
+    assert get(studio, "/api/runs") == (503, {"error": "the hub is shutting down"})
     assert failed == []

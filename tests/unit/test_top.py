@@ -75,7 +75,7 @@ def test_what_went_wrong_comes_first(store: Path, capsys: pytest.CaptureFixture[
     """Above all tables are the faults of the run, each with its rank and its place."""
     printed = top(capsys, "--store", str(store))
     assert line(printed, "loss: first NaN")[-3:-1] == ["2", "1"]
-    assert printed.index("WENT WRONG") < printed.index("METRIC")
+    assert printed.index("PROBLEM") < printed.index("METRIC")
 
 
 def test_a_filter_and_an_order_choose_metrics(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -340,13 +340,13 @@ def test_what_cannot_be_shown_is_said_in_words(
     (tmp_path / "file").write_text("")
     for run in ((), ("x")):
         assert "Not a directory" in top(capsys, "--store", str(tmp_path / "file"), *run, code=1)
-    assert "does not answer: Connection refused; for a run that has ended use --store " in top(
+    assert "does not answer: Connection refused; to watch a run that has ended, use --store " in top(
         capsys, "--url", "http://127.0.0.1:1", code=1
     )
     assert "such as http://127.0.0.1:4318, not 'ftp://x'" in top(capsys, "--url", "ftp://x", code=2)
-    assert "exclude each other" in top(capsys, "--url", "http://127.0.0.1:1", *here, code=2)
-    assert "is no hub of Tachograph" in top(capsys, "--url", stranger, code=2)
-    assert "is no hub of Tachograph" in top(capsys, "--url", stranger, "x", code=2)
+    assert "not both" in top(capsys, "--url", "http://127.0.0.1:1", *here, code=2)
+    assert "is not a Tachograph hub" in top(capsys, "--url", stranger, code=2)
+    assert "is not a Tachograph hub" in top(capsys, "--url", stranger, "x", code=2)
     with serving(tmp_path / "other") as hub:
         assert "there is no run 'x'" in top(capsys, "--url", hub.url, "x", code=2)
         record(tmp_path / "other", "x", *points([6.5]))
@@ -360,14 +360,14 @@ def test_what_cannot_be_shown_is_said_in_words(
 @pytest.mark.parametrize("stranger", [b'{"runs": [{}]}', b"[1]", b'"runs"', b"{}"], indirect=True)
 def test_answers_of_another_kind_are_no_harm(stranger: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What another version, or another program, answers with is said to be not understood."""
-    assert "cannot understand" in top(capsys, "--url", stranger, code=1)
+    assert "unexpected response" in top(capsys, "--url", stranger, code=1)
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("stranger", [b"[" * 100_000], indirect=True)
 def test_an_answer_that_is_nested_too_deeply_is_no_harm(stranger: str, capsys: pytest.CaptureFixture[str]) -> None:
     """An answer that JSON's decoder gives up on is none of a hub."""
-    assert "is no hub of Tachograph" in top(capsys, "--url", stranger, code=2)
+    assert "is not a Tachograph hub" in top(capsys, "--url", stranger, code=2)
 
 
 @pytest.mark.process
@@ -393,9 +393,9 @@ def test_a_damaged_run_is_shown_as_far_as_it_can_be_read(store: Path, capsys: py
     spoil(path, lambda page: b"speed" in page and page[0] == 13)
     assert "damaged: " in top(capsys, "--store", str(store))
     path.write_bytes(b"no database" * 1000)
-    assert "cannot be read" in top(capsys, "--store", str(store), code=1)
+    assert "cannot read" in top(capsys, "--store", str(store), code=1)
     with serving(store) as hub:
-        assert "cannot be read" in top(capsys, "--url", hub.url, "a/run", code=1)
+        assert "cannot read" in top(capsys, "--url", hub.url, "a/run", code=1)
 
 
 @pytest.mark.process

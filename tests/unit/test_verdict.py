@@ -47,10 +47,10 @@ def test_input() -> None:
     """Waiting for data is told with its share, its loader's workers and its cost."""
     found = only(window(data_wait=48, workers=0))
     assert (found.name, found.severity) == ("input_bound", "critical")
-    assert found.title == "60% of the step waits for data"
+    assert found.title == "60% of the step is spent waiting for data"
     assert "num_workers=0" in found.evidence
     assert found.cost == pytest.approx(2160)
-    assert found.line().endswith("less work a sample")
+    assert found.line().endswith("less work per sample")
     assert only(window(data_wait=4)).severity == "warning"
 
 
@@ -100,7 +100,7 @@ def test_memory() -> None:
     """Memory that grows without end is told where it is used up within a day."""
     found = only(window(steps=1000, memory=growing(8 << 20), limit=16 * GIB))
     assert (found.name, found.severity) == ("memory_creep", "critical")
-    assert "480 MiB a minute" in found.evidence
+    assert "480 MiB per minute" in found.evidence
     assert verdicts([window(steps=1000, memory=growing(8 << 20), limit=2**50)]) == []
     assert verdicts([window(steps=1000, memory=growing(0, noise=2e8), limit=4 * GIB)]) == []
     assert verdicts([window(steps=1000, memory=growing(8 << 20, seconds=15), limit=16 * GIB)]) == []
@@ -114,8 +114,8 @@ def test_a_straggler(phase: str) -> None:
     some = [window(rank, **(more if rank == 2 else {"backward": 20 + waited})) for rank in range(4)]
     found = verdicts(some)[0]
     assert (found.name, found.ranks) == ("straggler", (2,))
-    assert f"12 ms a step more {'waiting for data' if phase == 'data_wait' else ''}" in found.evidence
-    assert "which wait 12 ms for it" in found.evidence
+    assert f"12 ms more per step {'waiting for data' if phase == 'data_wait' else ''}" in found.evidence
+    assert "and the others wait 12 ms for it" in found.evidence
     assert all(each.name != "input_bound" for each in verdicts(some))
 
 
@@ -192,7 +192,7 @@ def test_communication() -> None:
     found = only(*network)
     assert (found.name, found.severity, found.ranks) == ("communication_bound", "warning", (0, 1, 2, 3))
     assert found.share == pytest.approx(30 / 72)
-    assert "30 ms of 72 ms a step, in 3 that DDP has timed" in found.evidence
+    assert "30 ms of 72 ms per step, in 3 steps timed by DDP" in found.evidence
     assert verdicts([each._replace(samples=2) for each in network]) == []
     assert verdicts([*network[:3], network[3]._replace(waited=10 * MS)]) == []
     assert verdicts([*network[:3], window(3, backward=60)]) == []
@@ -208,7 +208,7 @@ def test_the_device_has_the_last_word() -> None:
     assert verdicts([window(data_wait=60, device=busy, device_steps=50)]) == []
     idle = {**busy, "data_wait": 60 * MS * 50}
     found = only(window(data_wait=60, device=idle, device_steps=50))
-    assert found.title.startswith("38% of the time the device stands still")
+    assert found.title.startswith("The device is idle 38% of the time")
     # The host waits in clipping for the device, which computes the backward meanwhile.
     assert verdicts([window(gradients=60, device=busy, device_steps=50)]) == []
 

@@ -353,7 +353,7 @@ def test_views_are_for_what_they_name(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_views_take_names() -> None:
     """Without a name, with an empty one, or with what is no string, stat_views() says what it takes."""
-    with pytest.raises(ValueError, match=r"write '\*' for all"):
+    with pytest.raises(ValueError, match=r"use '\*' for all"):
         stat_views()
     with pytest.raises(ValueError, match="must not be empty"):
         stat_views("load", "")

@@ -140,7 +140,7 @@ class _Job:
         except Exception as error:  # noqa: BLE001 - the border to the job: it goes on, whatever is wrong with the hub
             if not self._said:
                 self._said = True
-                self._say(f"the hub could not be looked after, which is tried again; the job goes on: {error}")
+                self._say(f"cannot check on the hub, trying again while the job continues: {error}")
 
     def _control(self, number: int, *, sent: bool) -> None:
         if sent:

@@ -48,7 +48,7 @@ def command(arguments: Sequence[str]) -> int:
         missing = (error.name or "tachograph").partition(".")[0]
         if missing == "tachograph":
             raise
-        announcement.failed(f"{missing} cannot be imported, which comes with tachograph: {error}", lacks=missing)
+        announcement.failed(f"{missing}, a dependency of tachograph, cannot be imported: {error}", lacks=missing)
         return WRONG_USAGE
     except StoreError as error:
         announcement.failed(f"{reason(error)}; --store names another folder")

@@ -170,7 +170,7 @@ def _with_store(options: argparse.Namespace, environ: Mapping[str, str]) -> Mapp
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         options.store = temporary_store()
-        _say(f"the store {folder} cannot be written ({error.strerror}): the run is stored in {options.store}")
+        _say(f"cannot write to the store {folder} ({error.strerror}), storing the run in {options.store}")
         return {**environ, "TACHOGRAPH_STORE": str(options.store)}
     return environ
 
@@ -193,13 +193,13 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endp
     except KeyboardInterrupt:
         return _INTERRUPTED
     except ImportError as error:
-        return fail("run", f"no hub, and no job was started: {error}", WRONG_USAGE)
+        return fail("run", f"cannot start the hub, so the job was not started: {error}", WRONG_USAGE)
     say = _nothing if options.quiet else _say
     remarks = [] if hub is None else _announce(hub, run, options, say)
     if endpoint:
-        say(f"telemetry goes to {_shown(endpoint)}")
+        say(f"sending telemetry to {_shown(endpoint)}")
         if options.tag or options.notes:
-            say("its tags and notes are not kept: there is no hub of its own")
+            say("tags and notes are not stored, because there is no hub")
         say(f"run {run}")
     where = hub.url if hub is not None else endpoint
     interval = _interval(options, environ, own=hub is not None)
@@ -227,7 +227,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endp
         for line in _recorded(said, undelivered, status, options, remarks):
             say(line)
     elif endpoint:
-        say(f"the job has ended: {_ended(status)}; what it recorded went to {_shown(endpoint)}")
+        say(f"{_ended(status)}: telemetry was sent to {_shown(endpoint)}")
     return status
 
 
@@ -236,10 +236,10 @@ def _announce(hub: HubProcess, run: str, options: argparse.Namespace, say: Calla
     port = urlsplit(hub.url).port
     remarks = []
     if options.port and port != options.port:
-        remarks.append(f"port {options.port} was not free, the hub's port is {port}")
+        remarks.append(f"port {options.port} was in use, so the hub listens on port {port}")
     for remark in remarks:
         say(remark)
-    say(f"the run is drawn at {hub.page} and its metrics are at {hub.url}/metrics")
+    say(f"live at {hub.page} (metrics at {hub.url}/metrics)")
     say(f"run {run}, stored in {hub.store}")
     return remarks
 
@@ -271,7 +271,7 @@ def _start_hub(
         launch: Launch = options.launch
         return HubProcess(arguments, {**environ, **launch.handed()})
     except (RuntimeError, OSError) as error:
-        _say(f"no hub, the job runs without telemetry: {error}")
+        _say(f"cannot start the hub, so the job runs without telemetry: {error}")
         return None
 
 
@@ -291,7 +291,7 @@ def _interval(options: argparse.Namespace, environ: Mapping[str, str], *, own: b
     try:
         return given.seconds() if given else INTERVAL
     except ValueError as error:
-        _say(f"{error}; {INTERVAL:g} s is taken")
+        _say(f"{error}; using {INTERVAL:g} s")
         return INTERVAL
 
 
@@ -321,10 +321,10 @@ def _recorded(
     again = ["tachograph", "studio"]
     if options.store is not None:
         again += ["--store", str(options.store)]
-    shown = f"{shlex.join(again)} shows it again"
+    shown = f"see it again with '{shlex.join(again)}'"
     left_over = [_left_over(undelivered)] if undelivered else []
     if not said:
-        yield "; ".join([f"{_ended(status)}: the hub did not say what was recorded", *left_over, *remarks, shown])
+        yield "; ".join([f"{_ended(status)}: the hub did not report what it recorded", *left_over, *remarks, shown])
         return
     missing = [_lost(process) for process in said.get("lost", [])]
     unheard = said.get("unheard") or {}
@@ -338,7 +338,7 @@ def _recorded(
         failure = Failure(**{name: told[name] for name in Failure._fields})
         yield _legible(f"{failure.process or 'the program'} failed{' first' * bool(failure.process)}: {failure}")
     for loss in losses[:_FEW]:
-        lost = f"{loss.points:,} point{'s' * (loss.points != 1)} lost, {named(loss.reason, loss.destination)}"
+        lost = f"lost {loss.points:,} point{'s' * (loss.points != 1)}, {named(loss.reason, loss.destination)}"
         yield f"{lost}: {loss.why.replace('`', '')}" if loss.why else lost
     lost = f", lost: {in_words(losses)}" if losses else "" if left_over else ", none lost"
     points, events = said["points"], said.get("events", 0)
@@ -346,9 +346,9 @@ def _recorded(
     counted = f"{points:,} point{'s' * (points != 1)}"
     if not points and diagnosis.get("goodput"):  # a program that logs nothing
         counted = "the phases of its steps"
-    numbers = f"{counted} and {events:,} event{'s' * (events != 1)} were recorded{lost}"
-    known = ", as far as is known" if missing and lost else ""  # losses count once they have been reported
-    renewed = [f"{each['file']} was {each['why']} meanwhile" for each in said.get("renewed", [])]
+    numbers = f"recorded {counted} and {events:,} event{'s' * (events != 1)}{lost}"
+    known = ", as far as known" if missing and lost else ""  # losses count once they have been reported
+    renewed = [f"{each['file']} was {each['why']} during the run" for each in said.get("renewed", [])]
     yield "; ".join([f"{_ended(status)}: {numbers}{known}", *missing, *left_over, *renewed, *remarks, shown])
     yield from _diagnosed(diagnosis)
 
@@ -371,13 +371,13 @@ def _lost(process: Mapping[str, Any]) -> str:
     rank, role = process.get("rank"), process.get("role")
     who = f"rank {rank}" if rank not in (None, "") else f"the {role or 'process'}"
     at = datetime.fromisoformat(process["last_export"]).astimezone().isoformat(sep=" ", timespec="seconds")
-    return f"{who} was lost, its last export at {at}"
+    return f"{who} was lost (last export at {at})"
 
 
 def _unheard(processes: int, first: Sequence[Mapping[str, Any]]) -> str:
     named = [_process(each["rank"], each["program"], each["pid"]) for each in first]
     more = f" and {processes - len(first)} more" if processes > len(first) else ""
-    return f"{', '.join(named)}{more} started and never reported"
+    return f"{', '.join(named)}{more} started but never reported"
 
 
 def _left_over(undelivered: Sequence[Undelivered]) -> str:
@@ -386,8 +386,8 @@ def _left_over(undelivered: Sequence[Undelivered]) -> str:
     more = f" and {len(undelivered) - _FEW} more" if len(undelivered) > _FEW else ""
     given_up = sum(each.given_up for each in undelivered)
     unanswered = sum(each.unanswered for each in undelivered)
-    amounts = [f"{given_up:,} items undelivered"] if given_up else []
-    amounts += [f"{unanswered:,} items that the hub has not acknowledged"] if unanswered else []
+    amounts = [f"{given_up:,} undelivered items"] if given_up else []
+    amounts += [f"{unanswered:,} items that the hub did not acknowledge"] if unanswered else []
     return f"{', '.join(named)}{more} ended with {' and '.join(amounts)}"
 
 
@@ -399,7 +399,7 @@ def _process(rank: int | None, program: str, pid: int) -> str:
 def _explain(program: str, code: int) -> None:
     if code not in (NOT_FOUND, NOT_EXECUTABLE):
         return
-    why = "there is no such program" if code == NOT_FOUND else "it cannot be run"
+    why = "command not found" if code == NOT_FOUND else "cannot be executed"
     _say(f"{program}: {why}")
 
 

@@ -449,7 +449,11 @@ class AnatomyOfSteps:
 
     def _failed(self, error: Exception) -> None:
         self._registry.count_error("anatomy")
-        self._log_once("anatomy", "a step was not looked into (further failures are counted): %r", error)
+        self._log_once(
+            "anatomy",
+            "cannot record a training step (further warnings are suppressed; see tachograph.errors): %r",
+            error,
+        )
 
     def close(self) -> None:
         """Restore torch; recorded steps stay."""

@@ -128,8 +128,8 @@ class Doctor:
         if not over and now - gone < _DEAD:
             return []
         after = sorted(each.failure[1] for _, each in told if each.failure[1] > first.failure[1] > 0)
-        before = f" {(after[0] - first.failure[1]) / 1e9:.1f} s before the next one" if after else ""
-        why = f": {first.failure[0]}" if first.failure[0] else " without a word"
+        before = f" {(after[0] - first.failure[1]) / 1e9:.1f} s before the next rank" if after else ""
+        why = f": {first.failure[0]}" if first.failure[0] else " without an exception"
         where = f"at {place_of(first.raised)}" if first.raised else f"last seen at {place_of(first.stack)}"
         text = f"rank {first.rank} (pid {first.pid}) died{before}{why}, {where}."
         verdict = HangVerdict("died", "died", (first.rank,), spoken(text))
@@ -248,7 +248,7 @@ class Doctor:
             f" at {place_of(self.ranks[ranks[0]].stack)}"
             for (name, sizes, types), ranks in sorted(found.ranks.items(), key=lambda pair: len(pair[1]))
         ]
-        text = f"operation #{found.number} of {self._group(found.group)} differs: {'; '.join(calls)}."
+        text = f"operation #{found.number} of {self._group(found.group)} does not match: {'; '.join(calls)}."
         return HangVerdict("hang", "mismatch", found.guilty, spoken(text))
 
     def _crossed(self, ranks: list[int], alignment: Alignment, found: Findings) -> HangVerdict | None:
@@ -264,7 +264,7 @@ class Doctor:
         ranks = tuple(sorted({each.rank for each in waiting}))
         if len(ranks) < len([each for each in self.ranks.values() if each.gone is None]):
             return None
-        text = f"{named(ranks)} wait for {found.longest:.0f} s, and none of them is late."
+        text = f"{named(ranks)} have waited for {found.longest:.0f} s, and none of them is late."
         return HangVerdict("hang", "all wait", ranks, spoken(text))
 
     def _is_partial(self) -> bool:
@@ -275,7 +275,9 @@ class Doctor:
         if not missing:
             return ()
         many = "ranks" if len(missing) > 1 else "rank"
-        return (f"{many.capitalize()} {ranges(missing)} {'are' if len(missing) > 1 else 'is'} elsewhere: not seen.",)
+        return (
+            f"{many.capitalize()} {ranges(missing)} {'do' if len(missing) > 1 else 'does'} not report to this hub.",
+        )
 
     def _group(self, name: str) -> str:
         for each in self.ranks.values():
@@ -319,7 +321,7 @@ class Doctor:
         operation = f"{self._operation(wait)}, sizes {wait.operation.sizes}" if wait is not None else ""
         stacks = [(each[0], [f"{f[0]}:{f[1]} in {f[2]}" for f in each[2]]) for each in rank.pulse.get("threads", ())]
         if rank.was_read and rank.held:
-            stacks = [("main, read from outside", [f"{f.file}:{f.line} in {f.function}" for f in rank.held])]
+            stacks = [("main (read by py-spy)", [f"{f.file}:{f.line} in {f.function}" for f in rank.held])]
         state = self._state(rank, wait, now)
         place = place_of(rank.held if rank.was_read and rank.held else rank.stack)
         host = str(rank.pulse.get("host", ""))
@@ -331,11 +333,11 @@ class Doctor:
         if rank.gone is not None:
             return "ended"
         if rank.has_left:
-            return "left its groups"
+            return "left its process groups"
         if usage is not None and usage.states & {"T", "t"}:
             return "stopped"
         if now - max(rank.came, rank.heard) >= WAIT:
-            return "gives no sign"
+            return "not responding"
         if wait is not None or rank.is_waiting:
-            return "waits"
-        return "stands" if rank.stands_still(now, WINDOW, least=3) else "runs"
+            return "waiting"
+        return "not moving" if rank.stands_still(now, WINDOW, least=3) else "running"

@@ -87,9 +87,9 @@ class Evidence:
         states = usage.states if usage is not None else frozenset()
         silent = found.now - max(rank.came, rank.heard)
         if states & {"T", "t"}:
-            return _said(rank, "hang", "stopped", f"has been stopped by a signal, {silent:.0f} s ago", seen_last=True)
+            return _said(rank, "hang", "stopped", f"was stopped by a signal {silent:.0f} s ago", seen_last=True)
         if states == {"D"} and usage is not None:
-            what = f"is in a call of the kernel that nothing interrupts ({usage.waits_in or 'it may not be seen'})"
+            what = f"is in an uninterruptible kernel call ({usage.waits_in or 'the kernel hides which one'})"
             # A disk that writes back what others have written takes ten seconds and more.
             lasting: Grade = "hang" if found.longest >= max(_OUTSIDE_LIMIT, found.limit) else "late"
             return _said(rank, lasting, "disk sleep", what)
@@ -101,8 +101,8 @@ class Evidence:
     def _gone(rank: RankHistory, found: Findings) -> HangVerdict:
         ago = found.now - (rank.gone if rank.gone is not None else rank.came)
         if rank.has_left or rank.ended in ("exit", "renamed"):
-            return _said(rank, "hang", "ended", f"has ended {ago:.0f} s ago, and others wait for it", seen_last=True)
-        told = f": {rank.failure[0]}" if rank.failure[0] else " without a word"
+            return _said(rank, "hang", "ended", f"exited {ago:.0f} s ago while others wait for it", seen_last=True)
+        told = f": {rank.failure[0]}" if rank.failure[0] else " without an exception"
         why = f" ({rank.ended})" if rank.ended else told
         return _said(rank, "hang", "killed", f"died {ago:.0f} s ago{why}", seen_last=True)
 
@@ -114,11 +114,11 @@ class Evidence:
         if usage is None and not (rank.local and rank.is_seen):
             notes = (_unseen(rank, usage),) if rank.local else ()
             grade: Grade = "hang" if silent > _HELD else "late"
-            return _said(rank, grade, "silent", f"gives no sign for {silent:.0f} s", seen_last=True, notes=notes)
+            return _said(rank, grade, "silent", f"has not responded for {silent:.0f} s", seen_last=True, notes=notes)
         if not rank.was_read and rank.local:
             rank.read_from_outside(self._pyspy.stack(rank.pid))
         stack = rank.held if rank.was_read else None
-        busy = "" if usage is None else f", processor {usage.cpu:.0%}"
+        busy = "" if usage is None else f", CPU {usage.cpu:.0%}"
         if usage is not None and usage.cpu < _CALM:
             limit = 0.0 if stack is not None else _HELD
         else:
@@ -126,14 +126,14 @@ class Evidence:
         if usage is not None and usage.wants > _WANTS:
             limit = max(limit, min(_OUTSIDE_LIMIT, _COMPUTES / max(usage.cpu, _COMPUTES / _OUTSIDE_LIMIT)))
         grade = "hang" if silent > limit else "late"
-        how = f"holds the GIL in C for {silent:.0f} s{busy}"
+        how = f"has held the GIL in C code for {silent:.0f} s{busy}"
         return _said(rank, grade, "GIL held", how, stack, seen_last=stack is None, notes=self._blind(stack))
 
     def _blind(self, stack: Stack | None) -> tuple[str, ...]:
         if stack is not None:
             return ()
         if not self._pyspy.is_there:
-            return (f"Its present line takes py-spy: {install_command('hangs')}.",)
+            return (f"To see its current line, install py-spy: {install_command('hangs')}.",)
         return (f"py-spy could not read its stack: {self._pyspy.refused}.",) if self._pyspy.refused else ()
 
     def _judged(self, rank: RankHistory, usage: Usage | None, found: Findings) -> HangVerdict | None:
@@ -145,22 +145,23 @@ class Evidence:
         recent = rank.standing(found.now, max(2 * WINDOW, min(_SPIN, found.longest - WINDOW)))
         if _spins(recent, 1.0 if usage is None else usage.cpu) and _is_alone(usage):
             lines = len({each.stack[0][:2] for each in recent})
-            what = f"runs Python at {lines} line{'s' if lines > 1 else ''} for {found.longest:.0f} s and calls nothing"
+            count = f"{lines} line{'s' if lines > 1 else ''}"
+            what = f"has looped over {count} of Python for {found.longest:.0f} s without a call"
             return _said(rank, "hang" if found.longest >= max(_SPIN, found.limit) else "late", "spinning", what)
-        life = "" if usage is None else f": processor {usage.cpu:.0%}"
+        life = "" if usage is None else f", CPU {usage.cpu:.0%}"
         if usage is not None and usage.children:
-            life += f", its children {usage.children_cpu:.0%}"
+            life += f", child processes {usage.children_cpu:.0%}"
         if usage is not None and usage.moved:
-            life += f", {usage.moved / 1e6:.1f} MB/s"
-        return _said(rank, "late", "busy", f"is late and alive{life}")
+            life += f", I/O {usage.moved / 1e6:.1f} MB/s"
+        return _said(rank, "late", "busy", f"is late but alive{life},")
 
     def _blocked(self, rank: RankHistory, usage: Usage | None, found: Findings) -> HangVerdict:
         stack, limit, seconds = rank.stack, found.limit, found.now - rank.changed
         notes: tuple[str, ...] = ()
         if is_in(stack, DEBUGGERS):
-            return _said(rank, "late", "debugger", f"stands in a debugger for {seconds:.0f} s")
+            return _said(rank, "late", "debugger", f"has been in a debugger for {seconds:.0f} s")
         if is_in(stack, SERVERS, 8):
-            return _said(rank, "late", "idle", f"waits for work in its event loop for {seconds:.0f} s")
+            return _said(rank, "late", "idle", f"has been idle in its event loop for {seconds:.0f} s")
         if usage is None or usage.moved is None:
             limit, notes = max(limit, _UNSEEN_LIMIT), (_unseen(rank, usage),)
         # A compiler, say, that gets no processor, or no disk.
@@ -170,9 +171,9 @@ class Evidence:
         grade: Grade = "hang" if found.longest >= limit else "late"
         if is_in(stack, (LOADER,)):
             worker, more = self._worker(usage)
-            text = f"blocked for {seconds:.0f} s in DataLoader"
+            text = f"has been blocked for {seconds:.0f} s in DataLoader"
             return _said(rank, grade, "DataLoader", text, after=worker, notes=(*notes, *more))
-        return _said(rank, grade, "blocked", f"blocked for {seconds:.0f} s{self._others(rank)}", notes=notes)
+        return _said(rank, grade, "blocked", f"has been blocked for {seconds:.0f} s{self._others(rank)}", notes=notes)
 
     def _worker(self, usage: Usage | None) -> tuple[str, tuple[str, ...]]:
         """Return the places of a data loader's workers in words, and notes on those that could not be seen."""
@@ -182,7 +183,7 @@ class Evidence:
             first = first or child
             stack = self._pyspy.stack(child.pid)
             if stack and not is_in(stack, _NO_WORKERS, 3):
-                told.append(f"its worker {child.pid} stands at {place_of(stack)}")
+                told.append(f"its worker {child.pid} is at {place_of(stack)}")
         if told:
             return f"; {', '.join(told[:3])}", ()
         if first is None:
@@ -225,8 +226,8 @@ def _spins(recent: Sequence[SeenStack], cpu: float) -> bool:
 
 def _unseen(rank: RankHistory, usage: Usage | None) -> str:
     if usage is None:
-        return f"The process of rank {rank.rank} cannot be seen from here: another user's, or /proc hides it."
-    return f"Reads and writes of rank {rank.rank} cannot be seen from here."
+        return f"The hub cannot see the process of rank {rank.rank}: it belongs to another user, or /proc hides it."
+    return f"The hub cannot see the reads and writes of rank {rank.rank}."
 
 
 def _said(

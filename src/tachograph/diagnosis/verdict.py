@@ -71,7 +71,7 @@ class Verdict(NamedTuple):
 
     def line(self) -> str:
         """Return it in one line, for people."""
-        costs = f"; costs {_lasting(self.cost)} an hour" if self.share else ""
+        costs = f"; costs {_lasting(self.cost)} per hour" if self.share else ""
         return f"{self.title} ({self.evidence}{costs}): {self.advice}"
 
     def data(self) -> dict[str, Any]:
@@ -203,9 +203,9 @@ def _stragglers(windows: Sequence[Window]) -> Iterator[Verdict]:
         CRITICAL if found[rank] >= STRAGGLER.critical else WARNING,
         (rank,),
         found[rank],
-        f"Rank {rank} holds up the others: {found[rank]:.0%} of the step",
-        f"{_shown(excess[worst])} a step more {_WORDS[worst]} than the others, which wait {_shown(waited)} for it",
-        _OF_A_STRAGGLER.get(worst, "compare its machine with the others': clocks, other jobs, a slow disk"),
+        f"Rank {rank} slows the others down by {found[rank]:.0%} of the step",
+        f"it spends {_shown(excess[worst])} more per step {_WORDS[worst]}, and the others wait {_shown(waited)} for it",
+        _OF_A_STRAGGLER.get(worst, "compare its machine with the others (clock speed, other jobs, a slow disk)"),
     )
 
 
@@ -223,9 +223,10 @@ def _communication(windows: Sequence[Window]) -> Iterator[Verdict]:
         CRITICAL if share >= COMMUNICATION.critical else WARNING,
         tuple(sorted(window.rank for window in known if window.rank is not None)),
         share,
-        f"{share:.0%} of the step waits for the gradients of other ranks on every rank",
-        f"{_shown(least.waited)} of {_shown(least.step)} a step, in {least.samples} that DDP has timed",
-        "no_sync() while gradients accumulate, a larger batch, bucket_cap_mb, a hook that compresses, a faster network",
+        f"Every rank spends {share:.0%} of the step waiting for the gradients of other ranks",
+        f"{_shown(least.waited)} of {_shown(least.step)} per step, in {least.samples} steps timed by DDP",
+        "use no_sync() while gradients accumulate, larger batches or buckets (bucket_cap_mb), gradient compression,"
+        " or a faster network",
     )
 
 
@@ -238,12 +239,12 @@ _WORDS = {
     "compile": "compiling",
     "evaluation": "evaluating",
     "other": "between the steps",
-    "rollout": "without gradients before the backward",
+    "rollout": "in forward passes without gradients",
 }
 _OF_A_STRAGGLER = {
-    "data_wait": "look at its data: a slow disk, larger samples, fewer workers, a transform that others do not run",
-    "checkpoint": "save on all ranks together, or in the background",
-    "other": "look at its own work between steps: logging or evaluating on this rank alone",
+    "data_wait": "check its data loading: a slow disk, larger samples, fewer workers, or a transform that only it runs",
+    "checkpoint": "save on all ranks at the same time, or in the background",
+    "other": "check what only this rank does between steps, such as logging or evaluation",
 }
 
 
@@ -252,16 +253,16 @@ def _input(window: Window) -> _Finding | None:
     share, taken = timed.share("data_wait"), timed.a_step("data_wait")
     if share < INPUT.least or taken < _LEAST:
         return None
-    advice = "more workers, less work a sample, prefetch_factor, data nearer to the machine"
-    evidence = f"{_shown(taken)} of {_shown(timed.step)} a step"
+    advice = "use more workers, do less work per sample, raise prefetch_factor, or move the data closer to the machine"
+    evidence = f"{_shown(taken)} of {_shown(timed.step)} per step"
     if window.workers == 0:
         evidence += "; num_workers=0"
-        advice = "DataLoader(num_workers=…, persistent_workers=True), or less work a sample"
+        advice = "use DataLoader(num_workers=…, persistent_workers=True), or do less work per sample"
     elif window.workers:
         evidence += f"; num_workers={window.workers}"
-    title = f"{share:.0%} of the time the device stands still for data" if window.device_steps else ""
+    title = f"The device is idle {share:.0%} of the time, waiting for data" if window.device_steps else ""
     return _Finding(
-        share, share >= INPUT.critical, title or f"{share:.0%} of the step waits for data", evidence, advice
+        share, share >= INPUT.critical, title or f"{share:.0%} of the step is spent waiting for data", evidence, advice
     )
 
 
@@ -284,7 +285,7 @@ def _phase(
         share, taken = timed.share(phase), timed.a_step(phase)
         if share < least.least or taken < _LEAST or window.checkpoints < endings:
             return None
-        evidence = f"{_shown(taken)} of {_shown(timed.step)} a step"
+        evidence = f"{_shown(taken)} of {_shown(timed.step)} per step"
         return _Finding(share, share >= least.critical, title.format(f"{share:.0%}"), evidence, advice)
 
     return rule
@@ -294,11 +295,9 @@ def _compiles(window: Window) -> _Finding | None:
     share = window.share("compile")
     if window.compiled <= _COMPILING_STEPS or share < COMPILE.least:
         return None
-    evidence = f"{window.compiled} of {window.steps} steps compile"
-    advice = "torch.compile(dynamic=True), or batches padded to few sizes; TORCH_LOGS=recompiles says why"
-    return _Finding(
-        share, share >= COMPILE.critical, f"{share:.0%} of the time goes into recompiling", evidence, advice
-    )
+    evidence = f"{window.compiled} of {window.steps} steps compiled"
+    advice = "use torch.compile(dynamic=True) or pad batches to a few sizes; TORCH_LOGS=recompiles shows the reasons"
+    return _Finding(share, share >= COMPILE.critical, f"{share:.0%} of the time is spent recompiling", evidence, advice)
 
 
 def _evaluates(window: Window) -> _Finding | None:
@@ -306,8 +305,8 @@ def _evaluates(window: Window) -> _Finding | None:
     share = taken / max(1.0, window.step)
     if share < EVALUATION.least or taken < _LEAST:
         return None
-    title = f"{share:.0%} of the time goes into evaluation"
-    evidence = f"{_shown(taken)} of {_shown(window.step)} a step"
+    title = f"{share:.0%} of the time is spent on evaluation"
+    evidence = f"{_shown(taken)} of {_shown(window.step)} per step"
     return _Finding(share, share >= EVALUATION.critical, title, evidence, "evaluate less often, or on fewer samples")
 
 
@@ -316,9 +315,9 @@ def _overflows(window: Window) -> _Finding | None:
     share = window.skipped / all_steps
     if window.skipped < _LEAST_SKIPPED or share < OVERFLOW.least:
         return None
-    title = f"{share:.0%} of the optimizer steps are left out, as their gradients overflow"
-    evidence = f"{window.skipped} of {all_steps}"
-    advice = "bfloat16, a lower learning rate, gradient clipping"
+    title = f"{share:.0%} of the optimizer steps are skipped because gradients overflow"
+    evidence = f"{window.skipped} of {all_steps} steps"
+    advice = "use bfloat16, a lower learning rate, or gradient clipping"
     return _Finding(share, share >= OVERFLOW.critical, title, evidence, advice)
 
 
@@ -337,9 +336,9 @@ def _creep(window: Window) -> _Finding | None:
     left = (window.limit - memory[-1].size) / slope
     if not window.limit or left > _CREEP_WITHIN:
         return None
-    evidence = f"{slope * 60 / 2**20:.0f} MiB a minute, {memory[-1].size / 2**30:.1f} GiB now"
-    advice = "keep no tensors with their graph (loss.item() or .detach()), and no growing lists"
-    return _Finding(0.0, left < _HOUR, f"Memory grows: it is used up in {_lasting(left)}", evidence, advice)
+    evidence = f"{slope * 60 / 2**20:.0f} MiB per minute, {memory[-1].size / 2**30:.1f} GiB now"
+    advice = "do not keep tensors with their graph (use loss.item() or .detach()), and check for growing lists"
+    return _Finding(0.0, left < _HOUR, f"Memory keeps growing and runs out in {_lasting(left)}", evidence, advice)
 
 
 _RULES: tuple[tuple[str, _Rule], ...] = (
@@ -350,7 +349,7 @@ _RULES: tuple[tuple[str, _Rule], ...] = (
         _phase(
             "checkpoint",
             CHECKPOINT,
-            "{} of the time goes into checkpoints",
+            "{} of the time is spent on checkpoints",
             "save less often, only what changed, or in the background (torch.distributed.checkpoint.async_save)",
             endings=2,
         ),
@@ -361,8 +360,8 @@ _RULES: tuple[tuple[str, _Rule], ...] = (
         _phase(
             "gradients",
             GRADIENTS,
-            "{} of the step lies between backward and optimizer",
-            "look at gradient clipping and logging there; .item() waits for the device",
+            "{} of the step is spent between backward and optimizer",
+            "check gradient clipping and logging there; .item() waits for the device",
             each_step=True,
         ),
     ),
@@ -371,8 +370,8 @@ _RULES: tuple[tuple[str, _Rule], ...] = (
         _phase(
             "other",
             OTHER,
-            "{} of the time goes into work between the steps",
-            "log less often, not after each step; look at callbacks and metrics with --prof",
+            "{} of the time is spent between the steps",
+            "log less often than every step, and profile callbacks and metrics with --prof",
             each_step=True,
         ),
     ),

@@ -111,7 +111,7 @@ def _open(path: Path) -> int:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(file)
-            raise Retry(None, f"{path}: 'tachograph resend --delete' has it") from None
+            raise Retry(None, f"{path}: in use by 'tachograph resend --delete'") from None
         except OSError:  # a file system without locks
             return file
         if os.fstat(file).st_nlink:

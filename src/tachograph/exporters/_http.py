@@ -92,7 +92,7 @@ class TimeLimit(threading.local):
         """
         left = self.until - time.monotonic()
         if left <= 0:
-            raise TimeoutError("the time for the whole request is over")
+            raise TimeoutError("the request timed out")
         return min(left, threading.TIMEOUT_MAX)
 
 

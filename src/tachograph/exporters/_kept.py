@@ -57,7 +57,7 @@ class KeptRequests:
             with self._lock:
                 self._spool.adopt()
         except OSError as error:
-            self._say(error, "what other processes have left there waits")
+            self._say(error, "leaving spooled data of other processes for the next run")
 
     def keep(self, requests: deque[Request]) -> None:
         """Move requests from memory to the disk; those that it does not take are left."""
@@ -65,7 +65,7 @@ class KeptRequests:
             with self._lock:
                 self._append(requests)
         except OSError as error:
-            self._say(error, "what waits stays in memory")
+            self._say(error, "keeping undelivered data in memory")
 
     def _append(self, requests: deque[Request], until: float = math.inf) -> None:
         while requests and self._clock() < until:
@@ -126,7 +126,7 @@ class KeptRequests:
             try:
                 self._spool.advance(done.size, batch.kept + batch.done)
             except OSError as error:
-                self._say(error, "what has arrived would be sent again after the end of this process")
+                self._say(error, "delivered data will be sent again after this process ends")
             return done
 
     def surely_not_arrived(self) -> None:
@@ -150,7 +150,7 @@ class KeptRequests:
 
     def give_back(self, error: OSError) -> None:
         """Let go of the requests that were taken: the disk has failed."""
-        self._losses.blame("disk", f"{self._where(error)}: not delivered yet, trying again")
+        self._losses.blame("disk", f"{self._where(error)}: cannot deliver, trying again")
         with self._lock:
             self._spool.give_back()
 
@@ -162,7 +162,7 @@ class KeptRequests:
         try:
             self._append(requests, self._clock() + _LAST)
         except OSError as error:
-            self._say(error, "what waits is lost")
+            self._say(error, "undelivered data is lost")
         finally:
             until = self._clock() + _LAST
             spool.lose_what_is_gone(lambda: self._clock() >= until)
@@ -172,8 +172,8 @@ class KeptRequests:
         if remains:
             how = _HEIRS[spool.of]
             if not adoptable and spool.of != "process":
-                how = "for 'tachograph resend': this file system has no locks, so no other process takes it by itself"
-            self._losses.say("end", f"what was not delivered before the end waits in {spool.folder} {how}")
+                how = "for 'tachograph resend' (this file system has no locks, so no other process sends it)"
+            self._losses.say("end", f"undelivered data is stored in {spool.folder} {how}")
 
     def reset_in_child(self) -> None:
         """Leave the files to the parent process, after a fork."""

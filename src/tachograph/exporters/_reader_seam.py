@@ -349,7 +349,7 @@ def _stream(
         refused = "" if wanted is None or set(wanted) <= set(boundaries) else f"the boundaries {wanted!r:.200}"
     if refused:
         unable(
-            f"{asks} asks for {refused}, which cannot be had from Tachograph's buckets: "
+            f"{asks} requests {refused}, which Tachograph cannot compute from its buckets: "
             f"{instrument.name!r:.100} keeps the boundaries {boundaries!r:.200}"
         )
     return Stream(

@@ -185,12 +185,12 @@ class DeliveryQueue:
                 self._workers.start(self)
                 self._changed.notify_all()
         if closed:
-            self.losses.lose(items, "shutdown", "it came after the end")
+            self.losses.lose(items, "shutdown", "it was recorded after shutdown")
         elif too_old:
             lost = sum(oldest.items for oldest in too_old)
-            self.losses.lose(lost, "queue_full", "more waited than there is room for in memory")
+            self.losses.lose(lost, "queue_full", "the queue in memory is full")
         elif self._shares and (seconds := self._workers.hangs_since(self)) > HANGS:
-            self.losses.say("hangs", f"nothing has been taken for {seconds:.0f} s: what comes waits in memory")
+            self.losses.say("hangs", f"no data accepted for {seconds:.0f} s, queueing in memory")
 
     def _make_room(self, request: Request, too_old: list[Request]) -> None:
         while self._waiting.is_too_full(request, self._bytes_under_way):
@@ -319,9 +319,9 @@ class DeliveryQueue:
         self.undelivered = sum(request.items for request in undelivered)
         self.unanswered = sum(request.items for request in unanswered)
         if unanswered:
-            self.losses.say("unanswered", f"no answer at the end after {waited:.1f} s for {amount(unanswered)}")
+            self.losses.say("unanswered", f"no response within {waited:.1f} s at shutdown for {amount(unanswered)}")
         if undelivered:
-            why = f"not delivered at the end, which has waited {waited:.1f} s for it: {amount(undelivered)}"
+            why = f"not delivered within {waited:.1f} s at shutdown: {amount(undelivered)}"
             self.losses.lose(self.undelivered, "shutdown", why)
 
     def reset_in_child(self) -> None:
@@ -513,10 +513,10 @@ class DeliveryQueue:
             if not self._back_off.failures:
                 return
             if self._back_off.is_away and self._kept is not None:
-                _log.info("%s: delivers again", self.destination)
+                _log.info("%s: delivering again", self.destination)
             self._back_off.forget()
         elif str(again) != _ENDED:
-            self.losses.say(again.kind, f"not delivered yet, trying again: {again}")
+            self.losses.say(again.kind, f"cannot deliver, trying again: {again}")
             awaited = self._deadline is not None or self._clock() < self._awaited_until
             self._back_off.failed(self._clock(), again.after, awaited=awaited)
 
@@ -543,12 +543,12 @@ class DeliveryQueue:
                         self._waiting.put_back(left)
                 if ended:
                     lost = sum(request.items for request in left)
-                    self.losses.lose(lost, "shutdown", "not delivered before the end")
+                    self.losses.lose(lost, "shutdown", "not delivered before shutdown")
 
     def _lose_kept(self, count: int, reason: Reason, own: bool) -> None:
         """Count items that the spool has given up, or has lost."""
         is_full = reason == "spool_full"
-        why = "the disk's share for what waits is full" if is_full else "files of the spool were deleted or changed"
+        why = "the spool on disk is full" if is_full else "spool files were deleted or changed"
         self.losses.lose(count, reason, why)
         with self._lock:
             self._finished += count if own else 0

@@ -68,7 +68,12 @@ def external_meter_provider(*, load: bool = True) -> MeterProvider | None:
         pass_on(error)
         registries.default.count_error("joined")
         named = os.environ.get("OTEL_PYTHON_METER_PROVIDER")
-        _log_once(named, "OTEL_PYTHON_METER_PROVIDER=%s (further errors are counted): %s", named, error)
+        _log_once(
+            named,
+            "cannot load OTEL_PYTHON_METER_PROVIDER=%s (further warnings are suppressed; see tachograph.errors): %s",
+            named,
+            error,
+        )
         return None
     # The proxy, whose class has no public name, stands in until a provider is set.
     if isinstance(provider, NoOpMeterProvider) or type(provider).__name__ == "_ProxyMeterProvider":
@@ -211,7 +216,8 @@ class ExternalProvider:
             self._registry.count_error("joined")
             self._log_once(
                 "failed",
-                "publishing through the program's MeterProvider failed (further ones are counted)",
+                "publishing through the program's MeterProvider failed (further warnings are suppressed; see "
+                "tachograph.errors)",
                 exc_info=True,
             )
 
@@ -262,8 +268,8 @@ class ExternalProvider:
         self._instruments.replayed = True
         log.log(
             logging.WARNING if fed else logging.INFO,
-            "%s is no provider or reader of OpenTelemetry's SDK as it is known: distributions are replayed into the "
-            "program's MeterProvider, value by value, up to %d a second",
+            "%s is not a provider or reader of a known OpenTelemetry SDK: distributions are replayed into the "
+            "program's MeterProvider one value at a time, up to %d per second",
             self._fed.unknown,
             RATE,
         )
@@ -275,7 +281,7 @@ class ExternalProvider:
         if not self._unread and (at_once or self._clock() - self._joined_at >= _UNREAD_AFTER):
             self._unread = True
             self._registry.count_error("joined")
-            log.warning("the program's MeterProvider has no reader: nothing that is recorded leaves through it")
+            log.warning("the program's MeterProvider has no reader, so it exports nothing; give it a MetricReader")
 
     def _collect(self) -> None:
         """Bring everything up to date at the start of a reader's collection, in the thread that collects."""

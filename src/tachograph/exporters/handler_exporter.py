@@ -54,10 +54,10 @@ class HandlerExporter(MetricExporter):
         registry: Registry = registries.default,
     ) -> None:
         if isinstance(handler, type):
-            raise TypeError(f"HandlerExporter takes an instance: write {handler.__name__}(), not {handler.__name__}")
+            raise TypeError(f"HandlerExporter needs an instance: write {handler.__name__}(), not {handler.__name__}")
         if not callable(getattr(handler, "emit", None)):
             raise TypeError(
-                "HandlerExporter takes a MetricHandler (an object with emit(metric_data)), "
+                "HandlerExporter needs a MetricHandler (an object with emit(metric_data)), "
                 f"not {type(handler).__name__}: {handler!r:.100}"
             )
         super().__init__(preferred_temporality, preferred_aggregation)
@@ -81,7 +81,12 @@ class HandlerExporter(MetricExporter):
             call(*arguments)
         except Exception:  # noqa: BLE001 - the border to the user's handler
             self._registry.count_error("handler")
-            self._log_once("raised", "%r raised (further errors are counted)", self._handler, exc_info=True)
+            self._log_once(
+                "raised",
+                "%r raised (further warnings are suppressed; see tachograph.errors)",
+                self._handler,
+                exc_info=True,
+            )
             return False
         return True
 

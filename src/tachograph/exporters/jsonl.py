@@ -90,7 +90,7 @@ class JsonLines:
         fate = self._file.fate()
         if fate == "deleted":
             self._file.close()
-            message = "%s: %s was deleted while it was written: it goes on in a new one"
+            message = "%s: %s was deleted while being written; continuing in a new file"
             self._log_once("deleted", message, NAME, self.path)
         # If others have cut it in the middle of a line, this one must not be a part of that.
         is_torn = fate in ("cut", "changed") and not self._file.ends_with(b"\n")
@@ -98,4 +98,6 @@ class JsonLines:
 
     def _lose(self, items: int, why: str) -> None:
         self._registry.count_dropped("encoding", NAME, items)
-        self._log_once("encoding", "%s: something was left out (further ones are counted): %s", NAME, why)
+        self._log_once(
+            "encoding", "%s: data was dropped (further warnings are suppressed; see tachograph.dropped): %s", NAME, why
+        )

@@ -62,7 +62,12 @@ def external_logger_provider(*, load: bool = True) -> LoggerProvider | None:
         pass_on(error)
         registries.default.count_error("logs")
         named = os.environ.get("OTEL_PYTHON_LOGGER_PROVIDER")
-        _log_once(named, "OTEL_PYTHON_LOGGER_PROVIDER=%s (further errors are counted): %s", named, error)
+        _log_once(
+            named,
+            "cannot load OTEL_PYTHON_LOGGER_PROVIDER=%s (further warnings are suppressed; see tachograph.errors): %s",
+            named,
+            error,
+        )
         return None
     # The proxy, whose class is not public, stands in until a provider is set.
     if type(provider).__name__ == "ProxyLoggerProvider" or isinstance(provider, NoOpLoggerProvider):
@@ -118,7 +123,7 @@ class LogEmitter:
     def _flush_there(self, deadline: float) -> None:
         left = int((deadline - time.monotonic()) * 1000)
         if self._force_flush is not None and left > 0 and self._force_flush(left) is False:
-            raise RuntimeError("it could not be flushed in time")
+            raise RuntimeError("the flush timed out")
 
     def close(self, timeout: float) -> None:
         """Hand over all queued events, and end, within ``timeout`` seconds."""
@@ -151,7 +156,10 @@ def into_provider(
             except Exception as error:  # noqa: BLE001 - the border to the program's processors
                 pass_on(error)
                 registry.count_dropped("rejected", NAME)
-                message = "the program's LoggerProvider refused an event (further ones are counted): %s"
+                message = (
+                    "the program's LoggerProvider rejected an event (further warnings are suppressed; see "
+                    "tachograph.dropped): %s"
+                )
                 log_once("refused", message, error)
 
     return LogEmitter(emit, registry, force_flush=getattr(provider, "force_flush", None))

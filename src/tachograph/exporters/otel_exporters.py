@@ -199,7 +199,7 @@ class EntryPointExporter(NamedTuple):
         """
         made = self.entry_point().load()()
         if self.signal not in signals_of(made) and not callable(getattr(made, "export", None)):
-            raise TypeError(f"it gives a {type(made).__name__}, which exports no {self.signal}")
+            raise TypeError(f"it returns a {type(made).__name__}, which does not export {self.signal}")
         return made
 
 

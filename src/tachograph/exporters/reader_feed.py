@@ -55,7 +55,7 @@ class ReaderFeed:
     """
 
     def __init__(self, reader: MetricReader, registry: Registry, *, name: str | None = None) -> None:
-        refused = unfit(reader) or ("another pipeline feeds it" if _feed_of(reader) is not None else None)
+        refused = unfit(reader) or ("another pipeline uses it" if _feed_of(reader) is not None else None)
         if refused and not _is_the_parents(reader):
             raise ValueError(f"a {type(reader).__name__}: {refused}")
         self.reader = reader
@@ -99,7 +99,7 @@ class ReaderFeed:
             )
             data = merge(ours, batch.sdk)
         except Exception as error:  # noqa: BLE001 - the border to the SDK's callbacks; a thread of the reader's would end
-            self._count(f"a collection failed: {error!r}")
+            self._count(f"collection failed: {error!r}")
             return None
         finally:
             self._collecting.release()
@@ -143,7 +143,7 @@ class ReaderFeed:
     def close(self, timeout: float) -> None:
         """Shut the reader down, within ``timeout`` seconds, and feed it no more."""
         if _feed_of(self.reader) is not self:
-            self._count("another MeterProvider has taken the reader over, which got nothing more from here")
+            self._count("another MeterProvider uses this reader now, so it receives nothing more from tachograph")
             self.closed = True
         self._queue.put(
             lambda left: self._shut_down(min(left, timeout) * _FINAL_COLLECTION),
@@ -179,18 +179,18 @@ class ReaderFeed:
 
     def _count(self, why: str) -> None:
         self._registry.count_error("exporter")
-        self._log_once("failed", "%s: %s (further errors are counted)", self._name, why)
+        self._log_once("failed", "%s: %s (further warnings are suppressed; see tachograph.errors)", self._name, why)
 
 
 def unfit(reader: MetricReader) -> str | None:
     """Return why a reader cannot be fed; None where it can be, or is."""
     feed = _feed_of(reader)
     if feed is not None:
-        return "it was shut down with the pipeline that had it: make a new one" if feed.closed else None
+        return "it was shut down with its pipeline: create a new one" if feed.closed else None
     if reader._collect is not None:  # noqa: SLF001 - there is no public way to ask
         return (
-            "it is registered with a MeterProvider, and a reader has one: make another one for start(), or none, since "
-            "the readers of the program's own provider show everything recorded, too"
+            "it is already registered with a MeterProvider: create another one for start(), or pass none, because the "
+            "readers of the program's own provider also export everything recorded"
         )
     return None
 

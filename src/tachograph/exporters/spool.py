@@ -41,7 +41,7 @@ def spool_limit_of(environ: Mapping[str, str]) -> int | None:
         return None
     told = given.string()
     if not (told.isascii() and told.isdigit()):
-        raise given.wrong("a number of bytes is allowed, and 0 for no spool")
+        raise given.wrong("it must be a number of bytes, or 0 for no spool")
     return int(told)
 
 

@@ -159,16 +159,16 @@ class Framed:
         if head is None or head.before != place.before:
             end, following = _next(file, place.offset + 1, size, place)
             gone = following.before - place.before if following is not None else _rest(place, size)
-            return _damaged(gone, end - place.offset, "something else was written there")
+            return _damaged(gone, end - place.offset, "it was overwritten")
         left = size - place.offset
         if head.kind == _GONE:
             return SpoolRecord("", b"", 0, min(_SIZE + head.length, left), gone=head.items)
         payload = os.pread(file, head.length, place.offset + _SIZE)
         if len(payload) < head.length:
             items = head.items if place.written is None else min(head.items, _rest(place, size))
-            return _damaged(items, left, "the process that wrote its last record died, or it was cut")
+            return _damaged(items, left, "the file is truncated")
         if zlib.crc32(payload) != head.checksum:
-            why = "it has another checksum than it says"
+            why = "its checksum does not match"
             return _damaged(head.items, _SIZE + head.length, why)
         return SpoolRecord(_KINDS[head.kind], payload, head.items, _SIZE + head.length)
 
@@ -222,5 +222,5 @@ def _rest(place: Position, size: int) -> int:
 
 
 def _damaged(items: int, size: int, why: str) -> SpoolRecord:
-    lost = (Lost(items, "damaged", f"a record of the spool cannot be read: {why}"),) if items else ()
+    lost = (Lost(items, "damaged", f"cannot read a record of the spool: {why}"),) if items else ()
     return SpoolRecord("", b"", items, size, lost)

@@ -73,7 +73,7 @@ class TensorBoard:
             self._changes += 1
             fate = "" if self._changes > _MOST_CHANGES else fate
         if file is not None and fate:
-            message = "%s: %s was %s while it was written: it goes on in a new one"
+            message = "%s: %s was %s while being written; continuing in a new file"
             self._log_once("anew", message, NAME, file.path, fate)
             file.close()
             file = None

@@ -67,7 +67,12 @@ class StatEvents:
                 self._callback(made(STAT_EVENT, end, timestamp, _event_data(metric, point)))
             except Exception:  # noqa: BLE001 - the border to the user's function
                 self._registry.count_error("handler")
-                self._log_once("raised", "%r raised (further errors are counted)", self._callback, exc_info=True)
+                self._log_once(
+                    "raised",
+                    "%r raised (further warnings are suppressed; see tachograph.errors)",
+                    self._callback,
+                    exc_info=True,
+                )
         return MetricExportResult.SUCCESS
 
 
@@ -114,7 +119,7 @@ def stat_views(*names: str) -> list[View]:
         ValueError: there is no name, or an empty one.
     """
     if not names:
-        raise ValueError("stat_views() takes the names of instruments: write '*' for all")
+        raise ValueError("stat_views() needs names of instruments: use '*' for all")
     wanted = list(dict.fromkeys(check_name(name).lower() for name in names))
     patterns = [name for name in wanted if not _PATTERN.isdisjoint(name)]
     plain = [name for name in wanted if name not in patterns]
@@ -211,7 +216,10 @@ class WindowedMetricReader(MetricReader):
             work()
         except BaseException as error:  # noqa: BLE001 - the one guard around background work: it is counted and said
             self._registry.count_error("windows")
-            message = "closing a window failed; it is closed together with the next one (further failures are counted)"
+            message = (
+                "closing a window failed, it is closed with the next one (further warnings are suppressed; see "
+                "tachograph.errors)"
+            )
             self._log_once(type(error).__name__, message, level=logging.ERROR, exc_info=True)
 
     def tick(self) -> None:
@@ -320,7 +328,7 @@ class WindowedMetricReader(MetricReader):
 
 def _destination(exporter: Any, registry: Registry) -> Any:
     if isinstance(exporter, type):
-        raise TypeError(f"WindowedMetricReader takes an instance: write {exporter.__name__}(), not {exporter.__name__}")
+        raise TypeError(f"WindowedMetricReader needs an instance: write {exporter.__name__}(), not {exporter.__name__}")
     if callable(getattr(exporter, "export", None)):
         return exporter
     if callable(exporter):
@@ -331,7 +339,7 @@ def _destination(exporter: Any, registry: Registry) -> Any:
             f"WindowedMetricReader needs tachograph.otel.HandlerExporter(handler), not the handler itself: {found}"
         )
     raise TypeError(
-        "WindowedMetricReader takes an OpenTelemetry MetricExporter (an object with export(metrics_data)), "
+        "WindowedMetricReader needs an OpenTelemetry MetricExporter (an object with export(metrics_data)), "
         f"or a function that is called with events, not {found}"
     )
 

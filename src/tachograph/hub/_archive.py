@@ -91,9 +91,9 @@ class Archive:
                 except StoreError as error:
                     self.guarded(partial(_again, error))
                     continue
-            kept = "" if aside is None else f"; what is readable of the old one is in {aside}"
+            kept = "" if aside is None else f"; the readable part of the old file is in {aside}"
             _log.warning(
-                "the file %s was %s while the hub wrote it: it goes on in a new one%s", store.path, trouble, kept
+                "the file %s was %s while the hub was writing it; continuing in a new file%s", store.path, trouble, kept
             )
             found.append((trouble, str(store.path)))
         return found
@@ -104,7 +104,11 @@ class Archive:
             work()
         except StoreError as error:
             self._registry.count_error("store")
-            self._log_once("store", "the hub could not write its store (further errors are counted): %s", error)
+            self._log_once(
+                "store",
+                "the hub cannot write to its store (further warnings are suppressed; see tachograph.errors): %s",
+                error,
+            )
 
 
 def _again(error: StoreError) -> None:

@@ -16,10 +16,10 @@ from tachograph.runs.open_stores import limit
 Why = Literal["silent", "slow", "deaf", "crowded"]
 
 _SAID: dict[Why, str] = {
-    "silent": "nothing was sent on it",
+    "silent": "it sent nothing",
     "slow": "its request took too long",
-    "deaf": "it did not take its answer",
-    "crowded": "there are too many, or too many of one address",
+    "deaf": "it did not read the response",
+    "crowded": "too many are open, or too many from one address",
 }
 _NETWORK = 64  # bits of an IPv6 address: the network of one subscriber (RFC 6177)
 
@@ -122,7 +122,11 @@ class Connections:
         connection.transport.abort()
         self.closed(connection, connection.address)
         self._count(why)
-        self._log_once(why, "the hub closed a connection: %s (further ones are counted)", _SAID[why])
+        self._log_once(
+            why,
+            "the hub closed a connection: %s (further warnings are suppressed; see tachograph.hub.connections.closed)",
+            _SAID[why],
+        )
 
 
 class Connection(H11Protocol):

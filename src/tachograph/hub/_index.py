@@ -164,7 +164,7 @@ class Index:
                 if is_here:
                     run.keep_in(store)
             if is_here:
-                _log.warning("the run %s is kept in its file from now on", run.name)
+                _log.warning("the run %s is now stored in its file", run.name)
             else:
                 store.close()
 
@@ -219,7 +219,7 @@ class Index:
                 try:
                     self._restore(run, process)
                 except StoreError as error:
-                    _log.warning("a process of run %s begins anew: %s", run.name, error)
+                    _log.warning("cannot restore a process of run %s, starting from zero: %s", run.name, error)
         process.heard = True
         return process
 
@@ -299,7 +299,7 @@ class Index:
             if found is not None:
                 series.restore(found[2], row=found[0], seen=found[1])
         except (StoreError, *_ILLEGIBLE) as error:
-            message = "a series of run %s begins anew (further ones are not logged): %s"
+            message = "cannot restore a series of run %s, starting from zero (further warnings are suppressed): %s"
             self._log_once("anew", message, run.name, error)
 
     def restore(self, now: int) -> None:
@@ -316,7 +316,7 @@ class Index:
             try:
                 self._restore_run(run, since)
             except StoreError as error:
-                _log.warning("the run %s is not shown again: %s", run.name, error)
+                _log.warning("cannot restore the run %s: %s", run.name, error)
 
     def _restore_run(self, run: LiveRun, since: int) -> None:
         if run.history is None or run.store is None or run.store.shared:
@@ -343,7 +343,7 @@ class Index:
                     self.by_rank.add(series, process.rank)
         except _ILLEGIBLE as error:
             process.forgotten = True
-            raise StoreError(errno.EIO, f"the state of a series is not legible: {error}", run.name) from error
+            raise StoreError(errno.EIO, f"the state of a series is invalid: {error}", run.name) from error
         process.forgotten = run.history.count(process) > restored
 
     def expire(self, now: int, lock: threading.Lock) -> None:

@@ -123,10 +123,10 @@ class Receiver:
 
     async def _receive(self, kind: _Kind, media_type: str, request: Request) -> Response:
         if media_type not in (PROTOBUF, JSON):
-            raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type may be {PROTOBUF} or {JSON}")
+            raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type must be {PROTOBUF} or {JSON}")
         body = await self._intake.read(request, JSON_LIMIT if media_type == JSON else LIMIT)
         if len(body) > self._left:
-            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too much waits to be kept", retry_after=1)
+            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are waiting to be stored", retry_after=1)
         self._left -= len(body)
         try:
             found = body if media_type == PROTOBUF else await self._decode(body, media_type, kind.request)
@@ -167,9 +167,9 @@ class Receiver:
             return self._keep[kind.signal](message)
         except Exception as error:  # the border to the store: a full disk must not end the hub
             self._hub.count("tachograph.hub.failed", 1, signal=kind.signal)
-            said = "the hub could not keep a request (further failures are counted): %s"
+            said = "the hub cannot store a request (further warnings are suppressed; see tachograph.hub.failed): %s"
             self._log_once("keep", said, error, exc_info=not isinstance(error, StoreError))
-            why = f"it could not be kept: {type(error).__name__}"
+            why = f"cannot store it: {type(error).__name__}"
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, why, retry_after=_RETRY_AFTER) from error
 
     def _refused(self, kind: _Kind, media_type: str, refusal: Refusal) -> Response:

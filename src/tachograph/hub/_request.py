@@ -103,7 +103,7 @@ class Intake:
         """
         encoding = request.headers.get("content-encoding", "").strip().lower()
         if encoding not in ("", "identity", "gzip", "x-gzip"):
-            raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Encoding may be gzip or identity")
+            raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Encoding must be gzip or identity")
         if int(request.headers.get("content-length", 0)) > self._compressed_limit:
             raise _too_large(self._compressed_limit)
         if not self._requests_left:
@@ -114,12 +114,12 @@ class Intake:
         try:
             await asyncio.wait_for(self._fill(parts, request, unpack, min(limit, self._limit)), self._seconds)
         except TimeoutError:
-            raise Refusal(HTTPStatus.REQUEST_TIMEOUT, f"the body took more than {self._seconds:g} s") from None
+            raise Refusal(HTTPStatus.REQUEST_TIMEOUT, f"the body took longer than {self._seconds:g} s") from None
         finally:
             self._requests_left += 1
             self._bytes_left += sum(map(len, parts))
         if unpack is not None and not unpack.complete:
-            raise Refusal(HTTPStatus.BAD_REQUEST, "the body ends before its gzip does")
+            raise Refusal(HTTPStatus.BAD_REQUEST, "the gzip body is truncated")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _fill(self, parts: list[bytes], request: Request, unpack: _Gzip | None, limit: int) -> None:
@@ -164,7 +164,7 @@ class _Gzip:
             try:
                 yield from self._member(data)
             except zlib.error as error:
-                raise Refusal(HTTPStatus.BAD_REQUEST, f"the body is no gzip: {error}") from None
+                raise Refusal(HTTPStatus.BAD_REQUEST, f"the body is not valid gzip: {error}") from None
             data = self._stream.unused_data
 
     def _member(self, data: bytes) -> Iterator[bytes]:
@@ -181,11 +181,11 @@ class _Gzip:
 
 def _too_large(limit: int) -> Refusal:
     size = f"{limit // _MIB} MiB" if limit >= _MIB else f"{limit} bytes"
-    return Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {size}: send smaller batches")
+    return Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {size}; send smaller batches")
 
 
 def _busy() -> Refusal:
-    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too much is under way at once", retry_after=1)
+    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once", retry_after=1)
 
 
 def pieces(body: bytes, *, metrics: bool, size: int = PIECE) -> Iterator[bytes]:
@@ -288,7 +288,7 @@ class Decoder:
         if media_type == PROTOBUF or (len(body) <= _AT_ONCE and not self._waiting):
             return decode(body, media_type, kind)
         if len(body) > self._left:
-            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too much JSON waits to be decoded", retry_after=1)
+            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too much JSON is waiting to be decoded", retry_after=1)
         self._left -= len(body)
         self._waiting += 1
         try:
@@ -313,13 +313,13 @@ def decode(body: bytes, media_type: str, kind: type[Kind]) -> Kind:
     try:
         return _from_protobuf(body, kind) if media_type == PROTOBUF else _from_json(body, kind)
     except DecodeError:
-        raise ValueError(f"the body is no {kind.DESCRIPTOR.name} in protobuf") from None
+        raise ValueError(f"the body is not a protobuf {kind.DESCRIPTOR.name}") from None
     except RecursionError:
         raise ValueError("the body is nested too deep") from None
     # Exceptions that json_format lets pass; the last one is upb's for a name that is no UTF-8.
     except (WrongShape, ValueError, TypeError, AttributeError, KeyError, OverflowError, SystemError) as error:
         why = clean(str(error).strip())
-        raise ValueError(f"the body is no {kind.DESCRIPTOR.name} in JSON: {why:.200}") from None
+        raise ValueError(f"the body is not a JSON {kind.DESCRIPTOR.name}: {why:.200}") from None
 
 
 def encode(message: Message, media_type: str) -> bytes:

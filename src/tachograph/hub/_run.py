@@ -139,7 +139,7 @@ class LiveRun:
         """
         found = [(process, incarnation, list(records(logs, process.instance))) for process, incarnation, logs in sent]
         if self.store is None or self.events is None or self.history is None:
-            raise StoreError(0, "the file of this run cannot be used", self.name)
+            raise StoreError(0, "the file of this run is not available", self.name)
         stored = StoredRecords([], [], sum(len(listed) for _, _, listed in found))
         try:
             with self.history.transaction() as numbers:
@@ -249,5 +249,5 @@ def opened(folder: Path, name: str, open_stores: OpenStores) -> LiveRun:
     try:
         return LiveRun(name, Store(folder, name, open_stores))
     except StoreError as error:
-        _log.warning("the run %s is kept in memory only: %s", name, error)
+        _log.warning("cannot store the run %s, keeping it in memory only: %s", name, error)
         return LiveRun(name, None)

@@ -42,8 +42,8 @@ class Announcement:
         """
         heard = self._write({"url": url, "pid": os.getpid(), "store": summary["store"], "run": summary["run"]})
         if not self._quiet:
-            _say(f"{url}/ draws its runs, {url}/metrics shows this node; post OTLP to {url}")
-            _say(f"{'run ' + summary['run'] + ',' if owns else 'runs are'} kept in {summary['store']}")
+            _say(f"live at {url}/ (metrics at {url}/metrics), send OTLP over HTTP to {url}")
+            _say(f"{'run ' + summary['run'] + ',' if owns else 'runs are'} stored in {summary['store']}")
         return heard
 
     def hang(self, line: str) -> None:
@@ -60,10 +60,10 @@ class Announcement:
         if not self._quiet:
             lost = f"; {len(summary['lost'])} processes lost" if summary["lost"] else ""
             found = [Loss(each["reason"], each["destination"], each["points"]) for each in summary["losses"]]
-            kept = f"{summary['points']:,} points and {summary['events']:,} events kept"
+            kept = f"stored {summary['points']:,} points and {summary['events']:,} events"
             _say(f"{kept}, {f'lost: {in_words(found)}' if found else 'none lost'}{lost}")
             for each in summary["renewed"]:
-                _say(f"{each['file']} was {each['why']} meanwhile: what came before is not in it")
+                _say(f"{each['file']} was {each['why']} during the run: earlier data is not in it")
 
     def failed(self, why: str, *, lacks: str = "") -> None:
         """Announce why there is no hub; ``lacks`` is the package without which there can be none."""

@@ -88,7 +88,9 @@ class Doctors:
                 if isinstance(pulse, dict) and (run in self._doctors or len(self._doctors) < _MOST_RUNS):
                     self._doctors.setdefault(run, self._make()).take(pulse)
         except Exception:  # noqa: BLE001 - the border to what anybody may send
-            self._log_once("pulse", "a pulse is not understood (further ones are not said)", exc_info=True)
+            self._log_once(
+                "pulse", "ignoring an invalid pulse of a rank (further warnings are suppressed)", exc_info=True
+            )
 
     def heard(self, run: str, pid: int, reason: str = "") -> None:
         """Note that something came from a process; with the reason, where it is its end."""
@@ -124,7 +126,7 @@ class Doctors:
             for incident in news:
                 self._say(run, incident)
         except Exception:  # noqa: BLE001 - the border to the machine and to the store: the next look goes on
-            self._log_once("look", "the hang doctor failed (further failures are not said)", exc_info=True)
+            self._log_once("look", "the hang detector failed (further warnings are suppressed)", exc_info=True)
 
     def _measure(self, run: str, lasting: Incident | None) -> None:
         now = self._clock()
@@ -149,7 +151,7 @@ class Doctors:
             self._told.add(key)
             self.tell(f"hang: {incident.verdict.text}")
         elif incident.ended:
-            self.tell(f"the hang is over after {(incident.ended - incident.began) / 1e9:.0f} s")
+            self.tell(f"the hang ended after {(incident.ended - incident.began) / 1e9:.0f} s")
         self._number += 1
         now = time.time_ns()
         event = LogEvent(HANG, now, now, attributes_of(incident), self._number, 0, 0, 0, self._stream)

@@ -78,7 +78,7 @@ class Forwarding:
         self.sender = random_hex()
         curves = environ.get("TACHOGRAPH_CURVES", "").strip().lower() or "hub"
         if curves not in ("hub", "all"):
-            raise ValueError(f"TACHOGRAPH_CURVES={curves!r:.100} is neither hub nor all")
+            raise ValueError(f"TACHOGRAPH_CURVES must be hub or all, not {curves!r:.100}")
         self._every = curves == "all"
         self._senders: dict[Signal, HttpSender] = {}
         for signal in SIGNALS:
@@ -130,7 +130,10 @@ class Forwarding:
             signal = cast("Signal", request.kind)
             rejected, _ = partial_success(signal, attempt.call(self._senders[signal], request.payload))
             attempt.settled(
-                request.items, lost=min(rejected, request.items), why="the receiver rejected a part", accepted=True
+                request.items,
+                lost=min(rejected, request.items),
+                why="the receiver rejected part of the data",
+                accepted=True,
             )
 
     def flush(self, timeout: float) -> bool:

@@ -91,7 +91,7 @@ class Guard:
             headers.setdefault(name, []).append(value)
         host = _only(headers, b"host")
         if self._loopback and not names_loopback(host):
-            raise _Objection(HTTPStatus.FORBIDDEN, "this hub is for this machine: ask it as localhost or 127.0.0.1")
+            raise _Objection(HTTPStatus.FORBIDDEN, "this hub serves only this machine: use localhost or 127.0.0.1")
         self._check_origin(scope, headers, host)
         if self._token is not None and scope["path"] not in PUBLIC and not self._has_cookie(scope, headers):
             self._check_token(_only(headers, b"authorization") or _token_of(scope), self._token)
@@ -107,19 +107,19 @@ class Guard:
         if b"origin" in headers and _only(headers, b"origin").lower() not in {
             f"{scheme}://{host.lower()}" for scheme in ("http", "https")
         }:
-            raise _Objection(HTTPStatus.FORBIDDEN, "a page of another origin may not talk to this hub")
+            raise _Objection(HTTPStatus.FORBIDDEN, "requests from pages of another origin are refused")
         site = _only(headers, b"sec-fetch-site")
         # A page of another port of this machine may link here; its scripts and forms may not reach the hub.
         link = scope["method"] == "GET" and _only(headers, b"sec-fetch-mode") == "navigate"
         if site == "cross-site" or (site == "same-site" and not link):
-            raise _Objection(HTTPStatus.FORBIDDEN, "a page of another site may not talk to this hub")
+            raise _Objection(HTTPStatus.FORBIDDEN, "requests from pages of another site are refused")
 
     @staticmethod
     def _check_token(given: str, token: bytes) -> None:
         scheme, _, said = given.partition(" ")
         right = hmac.compare_digest(said.strip().encode(), token)  # a token is ASCII: any other text is wrong
         if scheme.lower() != "bearer" or not right:
-            why = "this needs 'Authorization: Bearer' and the hub's token; a browser opens /?token= and the token"
+            why = "send the header 'Authorization: Bearer TOKEN' with the hub's token; in a browser, open /?token=TOKEN"
             raise _Objection(HTTPStatus.UNAUTHORIZED, why)
 
 
@@ -140,11 +140,11 @@ def read_token(file: Path | None, environ: Mapping[str, str], *, loopback: bool)
     try:
         found = environ.get(TOKEN, "").strip() if file is None else file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{where} cannot be read: {error}") from None
+        raise ValueError(f"cannot read {where}: {error}") from None
     if not found and file is None:
-        raise ValueError(f"a hub that other machines reach needs a token: give --token-file, or set {TOKEN}")
+        raise ValueError(f"a hub that other machines can reach needs a token: use --token-file or set {TOKEN}")
     if not found or not found.isascii() or not found.isprintable() or " " in found:
-        raise ValueError(f"{where} must hold a token: printable ASCII without blanks")
+        raise ValueError(f"{where} must be a token of printable ASCII characters without spaces")
     return found
 
 

@@ -328,7 +328,7 @@ class Hub:
         page = self._page.render(instruments, processes, others, form, left_out, over=over)
         if page.omitted:
             self.count("tachograph.hub.page.omitted", page.omitted)
-            message = "the hub's page ends at %d MiB (what is left out is counted)"
+            message = "the hub's /metrics page is cut off at %d MiB (see tachograph.hub.page.omitted)"
             self._log_once("page", message, self._limits.page >> 20)
         return page.body
 
@@ -440,7 +440,7 @@ class Hub:
             try:
                 file = RunFile(store.path)
             except StoreError as error:
-                _log.warning("a run is not counted: %s", error)
+                _log.warning("cannot count the points of a run: %s", error)
                 continue
             points += points_in(file.rows)
             events += events_in(file.rows)
@@ -478,7 +478,7 @@ class Hub:
         with self._lock:
             found = self._index.run(run)
         if found.events is None:
-            raise StoreError(errno.EIO, "the file of this run cannot be used", run)
+            raise StoreError(errno.EIO, "the file of this run is not available", run)
         return found.events
 
     def close(self) -> None:

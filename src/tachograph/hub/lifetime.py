@@ -156,7 +156,10 @@ class Lifetime:
             self._hub.count("tachograph.hub.failed", 1, signal="connection")
             if not self._full:
                 self._full = True
-                _log.warning("the hub takes no more connections for now (counted from now on): %s", error.strerror)
+                _log.warning(
+                    "the hub cannot accept more connections (counted in tachograph.hub.failed): %s",
+                    error.strerror,
+                )
         elif not self._closing.is_set():  # asyncio's next try may come after the end
             loop.default_exception_handler(context)
 
@@ -218,7 +221,11 @@ class Lifetime:
 
     def _fail(self, work: str) -> None:
         self._hub.count("tachograph.hub.failed", 1, signal=work)
-        self._log_once("upkeep", "the hub's upkeep failed (further failures are counted)", exc_info=True)
+        self._log_once(
+            "upkeep",
+            "the hub's maintenance failed (further warnings are suppressed; see tachograph.hub.failed)",
+            exc_info=True,
+        )
 
 
 def _watch(pid: int) -> Callable[[], bool]:

@@ -52,7 +52,7 @@ _FRONT = """Tachograph hub {version}
 /api/runs  the same as JSON
 /metrics   every process of this node, for Prometheus
 /sd        this hub as a target, for Prometheus's http_sd_configs
-/healthz   whether it is well, and what it has received
+/healthz   its health, and what it has received
 /v1/metrics, /v1/logs, /v1/traces   post OTLP here (protobuf or JSON, gzip)
 """
 
@@ -71,7 +71,7 @@ def listen(host: str, port: int | None, *, usual: int = PORT) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
-        raise OSError(f"--host {host!r:.100} is no address of this machine: {error}") from None
+        raise OSError(f"--host {host!r:.100} is not an address of this machine: {error}") from None
     for candidate in _candidates(port, usual):
         # With the protocol left to the kernel, asyncio sets no TCP_NODELAY: on kept connections answers are 40 ms late.
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -82,7 +82,7 @@ def listen(host: str, port: int | None, *, usual: int = PORT) -> socket.socket:
         except OSError as error:
             found.close()
             if error.errno not in (errno.EADDRINUSE, errno.EACCES) or port is not None:
-                free = "; port 0 is any free one" if error.errno == errno.EADDRINUSE else ""
+                free = "; port 0 picks a free one" if error.errno == errno.EADDRINUSE else ""
                 raise OSError(
                     error.errno, f"cannot listen on {host} port {candidate}: {error.strerror}{free}"
                 ) from None
@@ -192,8 +192,12 @@ class HubServer:
             content_type, body = await answered
         except Exception:  # noqa: BLE001 - the border to the store: one scrape must not end the server; the scraper is told
             self._hub.count("tachograph.hub.failed", 1, signal="page")
-            self._log_once("page", "a scrape of the hub failed (further failures are counted)", exc_info=True)
-            return PlainTextResponse("500: the page could not be made; the hub's log says why\n", 500)
+            self._log_once(
+                "page",
+                "a scrape of the hub failed (further warnings are suppressed; see tachograph.hub.failed)",
+                exc_info=True,
+            )
+            return PlainTextResponse("500: internal error; see the hub's log\n", 500)
         finally:
             self._scrapes -= 1
         headers = {"Vary": "Accept, Accept-Encoding", **({"Content-Encoding": "gzip"} if gzipped else {})}

@@ -54,7 +54,7 @@ class OwnHub:
         self._upkeep = timer.default.every(
             "hub", lambda: _LOOK, process.look_after, beside=lambda: not process.runs, registry=registry
         )
-        _say(f"the run is drawn at {process.page} and its metrics are at {process.url}/metrics")
+        _say(f"live at {process.page} (metrics at {process.url}/metrics)")
 
     @property
     def is_borrowed(self) -> bool:

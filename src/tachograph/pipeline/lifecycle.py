@@ -198,9 +198,9 @@ def shutdown(timeout: float | None = None) -> None:
     """Export everything recorded so far and stop exporting. Recording continues in memory.
 
     This takes no longer than ``timeout`` seconds, and no longer than
-    :meth:`tachograph.pipeline.Pipeline.shutdown` takes without a timeout. It ends only what ``start()`` began: exporters passed to ``configure`` and the databases of a
-    ``MetricsLogger`` continue. Under zero code it removes only the destinations that :func:`start` added. It does
-    nothing if no pipeline is running.
+    :meth:`tachograph.pipeline.Pipeline.shutdown` takes without a timeout. It ends only what ``start()``
+    began: exporters passed to ``configure`` and the databases of a ``MetricsLogger`` continue. Under zero code it
+    removes only the destinations that :func:`start` added. It does nothing if no pipeline is running.
     """
     running = runtime.pipeline
     if running is None:

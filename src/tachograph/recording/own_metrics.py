@@ -268,7 +268,7 @@ HANGS = _ours(
     "tachograph.hang",
     "",
     "gauge",
-    "1 for each rank that blocks the job during a hang; 0 afterwards.",
+    "1 for each rank that blocks the job during a hang; 0 afterward.",
     *("dl.rank", "cause"),
 )
 HUB = {

@@ -1,8 +1,9 @@
-"""Runs that a hub has recorded, read back: ``tachograph.runs.list()`` and ``tachograph.runs.open(id)``.
+"""Read recorded runs: ``tachograph.runs.list()`` and ``tachograph.runs.open(id)``.
 
-Reading needs no hub, and disturbs none: a run that a hub is writing can be read up to its latest transaction.
+Reading needs no hub and does not disturb one: you can read a run while a hub is writing it, up to the latest
+transaction.
 
-Beside these names the hub, the Studio and the commands use ``store``, ``file``, ``file_lock``, ``file_system`` and
+Internally, the hub, the Studio and the commands also use ``store``, ``file``, ``file_lock``, ``file_system`` and
 ``open_stores`` for files; ``catalogue``, ``annotations``, ``members``, ``ending``, ``kept_calls``, ``losses``,
 ``stamps`` and ``run`` for runs; ``recorded``, ``recorded_series``, ``blocks``, ``buckets``, ``spread``, ``window`` and
 ``x_axis`` for their contents; ``export``, ``parquet``, ``columns``, ``outline`` and ``filter`` for text and tables.

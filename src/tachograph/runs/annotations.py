@@ -57,7 +57,7 @@ def change_of(add: Any = (), remove: Any = (), notes: Any = None, name: Any = No
     """
     adds, removes = tags_of(Setting("add=", add)), tags_of(Setting("remove=", remove))
     if both := sorted({*adds} & {*removes}):
-        raise ValueError(f"the tag {both[0]!r} is to be added and removed: give it once")
+        raise ValueError(f"the tag {both[0]!r} is both added and removed")
     said = None if notes is None else notes_of(Setting("notes=", notes))
     return Change(adds, removes, said, None if name is None else name_of(Setting("name=", name)))
 
@@ -73,9 +73,9 @@ def name_of(given: Setting) -> str:
         raise given.wrong_type("a string")
     found = given.value.strip()
     if len(found) > MOST_NAME:
-        raise ValueError(f"{given.source} has {len(found)} characters: a display name has at most {MOST_NAME}")
+        raise ValueError(f"{given.source} has {len(found)} characters: a display name may have at most {MOST_NAME}")
     if not found.isprintable():
-        raise given.wrong("a display name has printable characters only")
+        raise given.wrong("a display name must have printable characters only")
     return found
 
 
@@ -104,7 +104,9 @@ def annotate(path: Path, change: Change, *, clock: Callable[[], int] = time.time
             connection.execute("DELETE FROM removed_tag WHERE name = ?", (tag,))
         ((count,),) = connection.execute("SELECT count(*) FROM tag")
         if change.add and count > MOST_TAGS:
-            raise ValueError(f"the run {id_of(path)!r:.200} would have {count} tags: a run has at most {MOST_TAGS}")
+            raise ValueError(
+                f"the run {id_of(path)!r:.200} would have {count} tags: a run may have at most {MOST_TAGS}"
+            )
         if change.notes is not None:
             connection.execute("INSERT OR REPLACE INTO notes VALUES (1, ?, ?)", (now, change.notes))
         if change.name is not None:
@@ -118,7 +120,7 @@ def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         claim = Claim(path)  # it is not deleted meanwhile
     except OSError as error:
-        raise StoreError(error.errno, f"the run cannot be changed: {error.strerror}", str(path)) from error
+        raise StoreError(error.errno, f"cannot change the run: {error.strerror}", str(path)) from error
     locks = FileLocks()
     try:
         with contextlib.closing(_opened(path)) as connection:
@@ -133,12 +135,12 @@ def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
                     connection.execute("ROLLBACK")
                 raise
     except NewerSchema as error:
-        why = f"the file has schema version {error}: a newer Tachograph wrote it, change it with that one"
+        why = f"the file has schema version {error}, written by a newer Tachograph; use that version to change it"
         raise StoreError(errno.EPROTO, why, str(path)) from None
     except sqlite3.Error as error:
         if not path.exists():
             raise FileNotFoundError(errno.ENOENT, "the run was deleted", str(path)) from error
-        raise StoreError(errno.EIO, f"the run cannot be changed: {error}", str(path)) from error
+        raise StoreError(errno.EIO, f"cannot change the run: {error}", str(path)) from error
     finally:
         locks.release()
         claim.release()

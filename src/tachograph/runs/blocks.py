@@ -154,7 +154,7 @@ def unpack(block: Block) -> Iterator[Sample]:
         row = Struct(_HEAD + "".join(name[0] for name in columns))
         keys = [name[1:] for name in columns]
     except (ValueError, TypeError, LookupError, RecursionError, StructError) as error:
-        raise ValueError(f"a block's columns are not legible: {block.form!r:.100}") from error
+        raise ValueError(f"the column description of a block is invalid: {block.form!r:.100}") from error
     n, left = divmod(len(block.pairs), PAIR.size)
     if left or len(block.rest) != n * row.size:
         raise ValueError(f"a block of {n} points has {len(block.rest)} bytes for the rest, not {n * row.size}")
@@ -260,11 +260,11 @@ def _around(outlines: Iterable[Outline]) -> Outline:
 
 
 class Bucket(NamedTuple):
-    """Points whose x are close; without finite values the extremes are NaN, at the x of the first point.
+    """A group of points with neighboring x values. Without finite values, the extremes are NaN at the first point's x.
 
     Attributes:
-        low_x: x of the first of the smallest values.
-        high_x: x of the first of the largest values.
+        low_x: x of the smallest value; of the first one if there are several.
+        high_x: x of the largest value; of the first one if there are several.
         points: their number.
         nonfinite: number of values that are NaN or infinite.
     """

@@ -74,13 +74,13 @@ class Buckets:
 
 @dataclass(slots=True, frozen=True)
 class HistogramValues:
-    """The values of a histogram, of all time or of an interval.
+    """The values of a histogram, over its whole lifetime or in one interval.
 
     Attributes:
         count: number of values.
         total: their sum.
-        spread: their exponential histogram; None where there is none.
-        buckets: their counts by explicit bounds; None where there are none.
+        spread: their exponential histogram; None if there is none.
+        buckets: their counts by explicit bounds; None if there are none.
     """
 
     count: int
@@ -89,37 +89,37 @@ class HistogramValues:
     buckets: Buckets | None = None
 
     def plus(self, more: HistogramValues) -> HistogramValues:
-        """Return the values of both, with the spread that is known of them."""
+        """Return the values of both histograms together."""
         spread = self.spread.plus(more.spread) if self.spread and more.spread else self.spread or more.spread
         buckets = self.buckets + more.buckets if self.buckets and more.buckets else None
         return HistogramValues(self.count + more.count, self.total + more.total, spread, buckets)
 
     @property
     def mean(self) -> float:
-        """The mean; NaN where there is no value."""
+        """The mean; NaN without values."""
         return self.total / self.count if self.count else math.nan
 
     @property
     def minimum(self) -> float:
-        """The smallest value; NaN where it is not known."""
+        """The smallest value; NaN if it is not known."""
         return self.spread.minimum if self.spread else math.nan
 
     @property
     def maximum(self) -> float:
-        """The largest value; NaN where it is not known."""
+        """The largest value; NaN if it is not known."""
         return self.spread.maximum if self.spread else math.nan
 
     def quantile(self, part: float) -> float:
-        """Return the value below which a part (0 to 1) of all lies; NaN where that is not known."""
+        """Return a quantile (0 to 1) of the values; NaN if it is not known."""
         return self.quantiles((part,))[0]
 
     def quantiles(self, parts: Sequence[float]) -> list[float]:
-        """Return the values below which these parts (0 to 1) of all lie; NaN where they are not known."""
+        """Return several quantiles (0 to 1) of the values; NaN for those that are not known."""
         spread = self._told()
         return spread.quantiles(parts) if spread else [self._located(part)[0] for part in parts]
 
     def error(self, parts: Sequence[float]) -> float:
-        """Return how far the quantiles of these parts may be off, as a share of them: infinite where nothing says."""
+        """Return the largest relative error of these quantiles; infinity if it is not known."""
         spread = self._told()
         if spread:
             return spread.error()

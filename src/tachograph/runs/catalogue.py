@@ -51,18 +51,18 @@ class UnknownRunError(LookupError):
 
 
 class Summary(NamedTuple):
-    """A run's summary, which needs no reading of its points.
+    """The summary of a run, available without reading its points.
 
     Attributes:
         size: bytes on disk.
-        start: of its first process, nanoseconds since the epoch.
-        last: time at which something was last received, the same.
-        events: number of events other than points.
-        in_use: a hub writes it.
-        problem: the error that keeps it from being read; empty where there is none.
+        start: when its first process started, in nanoseconds since the epoch.
+        last: when the run last received data, in nanoseconds since the epoch.
+        events: number of events, without points.
+        in_use: whether a hub is writing it.
+        problem: why the run cannot be read; empty if it can.
         tags: sorted.
-        name: for display; empty where the user has given none.
-        ended: how it has ended.
+        name: the display name; empty if there is none.
+        ended: how it ended.
     """
 
     id: str
@@ -81,13 +81,13 @@ class Summary(NamedTuple):
 
 
 def listed(store: str | os.PathLike[str] | None = None) -> list[Summary]:
-    """Return the runs of a store, the oldest first.
+    """List the runs of a store, oldest first.
 
     Args:
-        store: the folder; by default TACHOGRAPH_STORE's.
+        store: the store's folder (default: TACHOGRAPH_STORE).
 
     Raises:
-        StoreError: the store cannot be read; an ``OSError``. A run that cannot be read is listed with its problem.
+        StoreError: the store cannot be read; an ``OSError``. A run that cannot be read is listed with its ``problem``.
     """
     found = [_summary(path) for path in paths_in(_folder(store))]
     found = [each for each in found if each.size or each.path.exists()]  # others were deleted meanwhile
@@ -95,15 +95,15 @@ def listed(store: str | os.PathLike[str] | None = None) -> list[Summary]:
 
 
 def opened(name: str, store: str | os.PathLike[str] | None = None) -> Run:
-    """Return a run, opened for reading.
+    """Open a run for reading.
 
     Args:
         name: its id.
-        store: the folder; by default TACHOGRAPH_STORE's.
+        store: the store's folder (default: TACHOGRAPH_STORE).
 
     Raises:
-        LookupError: there is no such run; the message names the nearest one.
-        StoreError: its file is damaged or of a newer version; an ``OSError``.
+        LookupError: there is no such run; the message suggests a similar id.
+        StoreError: its file is damaged or was written by a newer version; an ``OSError``.
     """
     return Run(name, located(name, _folder(store)))
 
@@ -158,7 +158,7 @@ def delete(path: Path) -> bool:
         OSError: it cannot be deleted.
     """
     if not path.exists():
-        raise FileNotFoundError(errno.ENOENT, "the run was deleted already", str(path))
+        raise FileNotFoundError(errno.ENOENT, "the run has already been deleted", str(path))
     try:
         claim = Claim(path, alone=True)
     except BlockingIOError:
@@ -170,7 +170,7 @@ def delete(path: Path) -> bool:
     finally:
         claim.release()
     if not there:
-        raise FileNotFoundError(errno.ENOENT, "the run was deleted already", str(path))
+        raise FileNotFoundError(errno.ENOENT, "the run has already been deleted", str(path))
     return True
 
 
@@ -190,7 +190,7 @@ def paths_in(folder: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise StoreError(error.errno, f"the store cannot be read: {error.strerror}", str(runs)) from error
+        raise StoreError(error.errno, f"cannot read the store: {error.strerror}", str(runs)) from error
 
 
 Stamp = tuple[tuple[int, int], ...]  # of a run's file and of its log: time in nanoseconds, and size
@@ -213,7 +213,7 @@ def existing_store(folder: Path) -> Path:
         StoreError: it does not exist, is no folder, or cannot be read.
     """
     if not folder.is_dir():
-        code, what = (errno.ENOTDIR, "is no folder") if folder.exists() else (errno.ENOENT, "does not exist")
+        code, what = (errno.ENOTDIR, "is not a folder") if folder.exists() else (errno.ENOENT, "does not exist")
         raise StoreError(code, f"the store {what}", str(folder))
     paths_in(folder)
     return folder

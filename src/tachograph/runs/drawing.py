@@ -61,15 +61,15 @@ class DrawnLine(NamedTuple):
 
 
 class CurveDrawing:
-    """Lines over x, as one SVG; the last value of a cell shows it.
+    """A line chart as one SVG; a notebook displays it as the value of a cell.
 
     Args:
-        title: stands above.
-        lines: are drawn, in this order.
-        x: the name of x.
+        title: the title above the chart.
+        lines: the lines, in drawing order.
+        x: the label of the x-axis.
 
     Attributes:
-        svg: the drawing, a text.
+        svg: the SVG text.
     """
 
     def __init__(self, title: str, lines: Sequence[DrawnLine], x: str = "") -> None:
@@ -147,7 +147,7 @@ def run_html(
     parts += [plot(name).svg for name in metrics[:MOST_DRAWN]]
     rest = ", ".join(f"<code>{escape(name)}</code>" for name in metrics[MOST_DRAWN : MOST_DRAWN + _MOST_KEYS])
     if rest:
-        parts.append(f'<p>Not drawn: {rest}. <code>run.plot("NAME")</code> does.</p>')
+        parts.append(f'<p>Not shown: {rest}. Use <code>run.plot("NAME")</code>.</p>')
     return "".join(parts)
 
 

@@ -23,19 +23,19 @@ _REPORTED_END = re.compile(
 _LOST_PEER = re.compile(
     r"closed by peer|reset by peer|broken pipe|connection was likely closed|remote process exiting", re.IGNORECASE
 )
-_ENDED_FIRST = "ended before the others, without an exception"
+_ENDED_FIRST = "ended before the others without an exception"
 
 
 class Failure(NamedTuple):
-    """A process that has failed, and its exception.
+    """A process that failed, and its exception.
 
     Attributes:
-        rank: None where it has none.
-        role: empty where it has none.
-        time_unix_nano: when the process told it, by its own clock.
-        type: of the exception; empty where it is not known, or the process ended without one.
-        message: its message, of at most 2,000 characters, without secrets; empty where there is none. Of a process that
-            ended without an exception it says how: ``exit code 3``, ``killed by SIGKILL``.
+        rank: None if it has none.
+        role: empty if it has none.
+        time_unix_nano: when the process reported it, by its own clock.
+        type: the exception's type; empty if it is not known or the process ended without an exception.
+        message: the exception's message, at most 2,000 characters, with secrets masked; may be empty. For a process
+            that ended without an exception, how it ended: ``exit code 3``, ``killed by SIGKILL``.
     """
 
     rank: int | None
@@ -47,7 +47,7 @@ class Failure(NamedTuple):
 
     @property
     def process(self) -> str:
-        """The name of the process: ``rank 1``, or its role; empty for the program itself and for its launcher."""
+        """The name of the process: ``rank 1`` or its role; empty for the program itself and its launcher."""
         return "" if self.role == "agent" else _named(self.rank, self.role)
 
     def __str__(self) -> str:
@@ -57,16 +57,17 @@ class Failure(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """The end of a run; as text, a clause such as ``failed with exit code 1; rank 1 failed first: ValueError: …``.
+    """How a run ended; as text, a clause such as ``failed with exit code 1; rank 1 failed first: ValueError: …``.
 
     Attributes:
-        state: ``running`` while a process of it is heard; ``finished``; ``failed``; ``killed`` by a signal; ``lost``:
-            a process fell silent and did not say that it ends; ``unknown``: of programs that never announce their end.
-        status: the exit code of the job, negative for the number of the signal that killed it; None where it is not
-            known: ``tachograph run`` did not start the job, or was killed itself.
-        signal: the name of the signal; empty where there was none.
-        failure: the process that failed first, of the last attempt; None where none has told an exception.
-        lost: names of processes that did not say that they ended, the first few.
+        state: ``running`` while one of its processes reports; ``finished``; ``failed``; ``killed`` by a signal;
+            ``lost``: a process stopped reporting without announcing its end; ``unknown``: its programs do not announce
+            their end.
+        status: the exit code of the job, or the negative number of the signal that killed it; None if it is not known
+            because ``tachograph run`` did not start the job or was killed itself.
+        signal: the name of the signal; empty if there was none.
+        failure: the process that failed first in the last attempt; None if no process reported an exception.
+        lost: the names of the first few processes that stopped reporting.
     """
 
     state: State
@@ -93,7 +94,7 @@ class Ending(NamedTuple):
         if self.state == "killed":
             return f"killed by {self.signal}"
         if self.state == "lost" and self.lost:
-            return f"lost: {', '.join(self.lost)} did not say that it ended"
+            return f"lost: {', '.join(self.lost)} stopped reporting"
         return self.state
 
 

@@ -101,7 +101,7 @@ def shown(run: Run) -> str:
         head.append(f"from {time_of(first)} to {time_of(last)}")
     head.append(str(run.ended))
     if thinned := run.curves_thinned:
-        head.append(f"{thinned:,} {'curve is' if thinned == 1 else 'curves are'} thinned: the extremes are kept")
+        head.append(f"{thinned:,} {'curve is' if thinned == 1 else 'curves are'} thinned (with their extremes)")
     words = {"name": run.name, "tags": ", ".join(run.tags)}
     head += [f"{what} {said}" for what, said in words.items() if said]
     parts = ["\n".join(map(printable, head)) + "\n"]
@@ -181,9 +181,7 @@ def _series(run: Run) -> list[str]:
         if each.role != NODE and each.group not in _OWN and each.value is not None:
             attributes = ", ".join(f"{key}={value}" for key, value in each.attributes.items())
             of.setdefault((each.kind, each.name, each.group, each.units, attributes), []).append(each)
-    histograms = [
-        ["HISTOGRAM", "GROUP", "UNITS", "RANKS", "COUNT", "MEAN", "P50", "P99", "MAX", "OFF BY", "ATTRIBUTES"]
-    ]
+    histograms = [["HISTOGRAM", "GROUP", "UNITS", "RANKS", "COUNT", "MEAN", "P50", "P99", "MAX", "ERROR", "ATTRIBUTES"]]
     counters = [["COUNTER", "GROUP", "UNITS", "RANKS", "TOTAL", "ATTRIBUTES"]]
     for (kind, name, group, units, attributes), found in of.items():
         named = [name, group or "-", units or "-", _ranks(sorted({each.rank for each in found}, key=_place))]

@@ -20,8 +20,8 @@ _BUSY = 5.0  # seconds to wait for a hub that restores the file
 _TRIES, _PAUSE = 10, 0.01  # to look at a file that a hub opens or closes, and seconds between two of them
 _WITHOUT_LOG = "mode=ro&immutable=1"
 _WITHOUT_INDEX = "immutable=1&mode=ro"  # the same, of a file that has a log
-_NO_INDEX = "its log has no index (-shm) beside it, and is left out: a hub that goes on with the run takes it over"
-_CHANGED = "it was written while it was read: read it again"
+_NO_INDEX = "ignoring its write-ahead log, which has no index (-shm); a hub that continues the run recovers it"
+_CHANGED = "it changed while it was read; read it again"
 
 
 class RunFile:
@@ -54,7 +54,7 @@ class RunFile:
             why = _refused(path) or str(error)
             raise StoreError(errno.EIO, f"the file {what}: {why}", str(path)) from error
         if version > len(MIGRATIONS):
-            why = f"the file has schema version {version}: a newer Tachograph wrote it, read it with that one"
+            why = f"the file has schema version {version}, written by a newer Tachograph; use that version to read it"
             raise StoreError(errno.EPROTO, why, str(path))
         if not version:
             raise StoreError(errno.EPROTO, "the file is empty", str(path))
@@ -182,7 +182,7 @@ def _refused(path: Path) -> str:
 
 _STEPS = 20_000  # of SQLite's virtual machine between two questions: some milliseconds
 _MOST_STEPS = 4_000_000_000  # of one query: about a minute of computing; the largest files take a tenth of it
-_TOO_LONG = "a query was stopped: the file takes too long to read"
+_TOO_LONG = "a query was canceled: the file takes too long to read"
 
 
 class Abandoned(Exception):  # noqa: N818 - no error

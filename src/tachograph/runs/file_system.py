@@ -16,7 +16,9 @@ def warn_of_network(folder: Path) -> None:
     found = file_system(folder.absolute())
     if found in _NETWORK:
         _log.warning(
-            "the store %s is on %s: SQLite is not safe there, set TACHOGRAPH_STORE to a local disk", folder, found
+            "the store %s is on %s, where SQLite is not safe: set TACHOGRAPH_STORE to a folder on a local disk",
+            folder,
+            found,
         )
 
 

@@ -128,12 +128,12 @@ def _term(text: str, at: int) -> tuple[Callable[[Mapping[str, Any]], bool], str,
     field = _FIELD.match(text, at)
     if field:
         return _of_field(text, field)
-    found, end = _token(text, at, "a column, a text or a field such as tag: is wanted here")
+    found, end = _token(text, at, "expected a column, a text or a field such as tag: here")
     compared = _OPERATOR.match(text, end)
     if not compared:
         return _text(found), "", end
     place = compared.end()
-    value, end = _token(text, place, f"a value is missing behind {compared[1]!r}")
+    value, end = _token(text, place, f"missing value after {compared[1]!r}")
     return _comparison(found, compared[1], value, place), found, end
 
 
@@ -142,7 +142,7 @@ def _token(text: str, at: int, missing: str) -> tuple[str, int]:
     if text[at : at + 1] == '"':
         quoted = _QUOTED.match(text, at)
         if not quoted:
-            raise FilterError("this quote has no end", at)
+            raise FilterError("this quote is not closed", at)
         return re.sub(r"\\(.)", r"\1", quoted[1]), quoted.end()
     word = _WORD.match(text, at)
     if not word:
@@ -154,17 +154,17 @@ def _of_field(text: str, field: re.Match[str]) -> tuple[Callable[[Mapping[str, A
     name = field[1].lower()
     if name not in FIELDS:
         near = get_close_matches(name, FIELDS, n=1)
-        hint = f"did you mean {near[0]}:?" if near else f"there are {', '.join(f'{each}:' for each in FIELDS)}"
+        hint = f"did you mean {near[0]}:?" if near else f"the fields are {', '.join(f'{each}:' for each in FIELDS)}"
         raise FilterError(
-            f"there is no field {field[0]!r:.100}; {hint} A text with a colon is put in quotes", field.start()
+            f"unknown field {field[0]!r:.100}: {hint} (quote a text that contains a colon)", field.start()
         )
-    value, end = _token(text, field.end(), f"a value is missing behind {field[0]!r}")
+    value, end = _token(text, field.end(), f"missing value after {field[0]!r}")
     wanted = value.lower()
     states = get_args(State)
     if name == "state" and wanted not in states:
         near = get_close_matches(wanted, states, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(states)}"
-        raise FilterError(f"there is no state {value!r:.100}: {hint}", field.end())
+        hint = f"did you mean {near[0]!r}?" if near else f"the states are {', '.join(states)}"
+        raise FilterError(f"unknown state {value!r:.100}: {hint}", field.end())
     if name == "state":
         return lambda told: told.get("state") == wanted, "", end
     if name == "tag":
@@ -187,7 +187,7 @@ def _comparison(column: str, sign: str, value: str, place: int) -> Callable[[Map
     """Return a comparison; a run without a value is never among those that match."""
     compare, wanted = _OPERATORS[sign], _number(column, value)
     if wanted is None and sign not in ("=", "==", "!="):
-        raise FilterError(f"a number is wanted behind {sign!r}, not {value!r:.100}", place)
+        raise FilterError(f"expected a number after {sign!r}, not {value!r:.100}", place)
     text = value.lower()
 
     def holds(told: Mapping[str, Any]) -> bool:

@@ -29,12 +29,12 @@ class ProfiledCall(NamedTuple):
     """A call of a profiled function.
 
     Attributes:
-        rank: of its process; None where that has none.
-        role: of its process; empty where that has none.
-        time_unix_nano: when it ended; of a call that went well, outside a sampled span, when that was seen, which is
-            some seconds later at most.
-        error: the type of the exception; empty where it went well.
-        message: of the exception, without secrets.
+        rank: the rank of its process; None if it has none.
+        role: the role of its process; empty if it has none.
+        time_unix_nano: when it ended; for a successful call outside a sampled span, when that was noticed, at most some
+            seconds later.
+        error: the type of the exception; empty if the call succeeded.
+        message: the exception's message, with secrets masked.
         trace_id: 32 hexadecimal digits; empty outside a sampled span.
     """
 
@@ -50,11 +50,11 @@ class ProfiledCall(NamedTuple):
 
 
 class CallsOfFunction(NamedTuple):
-    """The calls of one function that are kept, of all processes.
+    """The stored calls of one profiled function, over all processes.
 
     Attributes:
-        slowest: the slowest ones, the slowest first.
-        failed: the last ones that failed, the last one first.
+        slowest: its slowest calls, slowest first.
+        failed: its most recent failed calls, newest first.
     """
 
     function: str

@@ -27,15 +27,15 @@ CALLS = "tachograph.function.calls"  # single calls of its profiled functions: s
 
 
 class Process(NamedTuple):
-    """A process of a run: all of its starts.
+    """A process of a run, over all of its starts.
 
     Attributes:
         instance: its ``service.instance.id``.
-        rank: None where it has none.
-        starts: the number of its starts.
+        rank: None if it has none.
+        starts: how often it was started.
         first_export: nanoseconds since the epoch.
-        last_export: the same.
-        ended: the reason for which its last start ended; empty where it announced none.
+        last_export: nanoseconds since the epoch.
+        ended: why its last start ended; empty if it did not announce its end.
         resource: its resource attributes.
     """
 
@@ -51,13 +51,13 @@ class Process(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """One metric in one start of a process and one task.
+    """The curve of one metric in one start of a process and one task.
 
     Attributes:
-        group: the chart that it is in; empty for none.
+        group: the metric's group, which is its chart; empty for none.
         attributes: those that distinguish it from other curves of the metric.
-        execution: number of the task; 0 for the process.
-        stream: the start of the process: random, and the same for all of its records.
+        execution: the number of the task; 0 outside tasks.
+        stream: a random id of the start of the process, shared by all of its records.
         definition: the metric's latest definition: group, scale, units, bounds.
         number: in the file.
     """
@@ -73,16 +73,16 @@ class Curve(NamedTuple):
 
     @property
     def units(self) -> str:
-        """The units of the values; empty where none are defined."""
+        """The units of the values; empty if none are defined."""
         return str(self.definition.get("units", ""))
 
 
 class RecordedMetric(NamedTuple):
-    """A metric of a run, over all its processes; extremes are of finite values, None where there are none.
+    """A metric of a run, over all processes. Extremes ignore values that are not finite; None if there are no others.
 
     Attributes:
         points: their number.
-        branches: the number of times that x begins again, over all curves.
+        branches: how many branches all curves have; a new one starts when x goes back.
         nonfinite: the number of values that are NaN or infinite.
         definition: its latest definition.
     """
@@ -102,17 +102,17 @@ class RecordedMetric(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A point of the journal, bit for bit as it was recorded.
+    """One recorded point, bit for bit.
 
     Attributes:
         attributes: those that distinguish its curve from others of the metric.
-        rank: of the process; None where it has none.
-        execution: number of the task; 0 for the process.
-        branch: goes up where x goes back.
-        time_unix_nano: the time at which the value was recorded.
-        more: further columns: ``elapsed``, the seconds since the run began; of a throttled interval ``min``, ``min_x``,
-            ``max``, ``max_x``, ``count``, and, where it has values that are not finite, their number ``nonfinite``,
-            and of each kind the x of the first one: ``nan_x``, ``posinf_x``, ``neginf_x``.
+        rank: the rank of the process; None if it has none.
+        execution: the number of the task; 0 outside tasks.
+        branch: increases when x goes back.
+        time_unix_nano: when the value was recorded.
+        more: further columns: ``elapsed``, the seconds since the run started; for a throttled interval ``min``,
+            ``min_x``, ``max``, ``max_x``, ``count``; and if some values are not finite, their number ``nonfinite`` and
+            the x of the first one of each kind: ``nan_x``, ``posinf_x``, ``neginf_x``.
         stream: the start of the process.
         seq: its number among all records of this start.
     """
@@ -133,12 +133,12 @@ class Point(NamedTuple):
 
     @property
     def min(self) -> float:
-        """The smallest finite value of the point's interval; the value itself where it stands for no other."""
+        """The smallest finite value of the point's interval; the value itself if the point is a single value."""
         return self.more.get("min", self.value)
 
     @property
     def max(self) -> float:
-        """The largest finite value of the point's interval; the value itself where it stands for no other."""
+        """The largest finite value of the point's interval; the value itself if the point is a single value."""
         return self.more.get("max", self.value)
 
 
@@ -171,7 +171,7 @@ def row_of(point: Point) -> list[Any]:
 
 
 class Moment(NamedTuple):
-    """A value of a curve, and when it was recorded: its x, and nanoseconds since the epoch."""
+    """A value of a curve with its x and the time of recording in nanoseconds since the epoch."""
 
     value: float
     x: float
@@ -179,13 +179,13 @@ class Moment(NamedTuple):
 
 
 class CurveSummary(NamedTuple):
-    """The result of one curve.
+    """The last, smallest and largest value of one curve.
 
     Attributes:
         points: their number.
         last: the value that was recorded last.
-        min: the smallest finite value; None where there is none.
-        max: the largest finite value; None where there is none.
+        min: the smallest finite value; None if there is none.
+        max: the largest finite value; None if there is none.
     """
 
     curve: Curve
@@ -316,9 +316,9 @@ def _columns(form: str) -> list[str]:
     try:
         found = json.loads(form)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"a block's columns are not legible: {form!r:.100}") from error
+        raise ValueError(f"the column description of a block is invalid: {form!r:.100}") from error
     if not isinstance(found, list) or not all(isinstance(each, str) and each[:1] in _TYPES for each in found):
-        raise ValueError(f"a block's columns are not legible: {form!r:.100}")
+        raise ValueError(f"the column description of a block is invalid: {form!r:.100}")
     return found
 
 
@@ -370,7 +370,7 @@ def _row(block: Block) -> tuple[list[str], Struct]:
 
 
 class StoredEvent(NamedTuple):
-    """An event, read back; ``number`` grows with each, and is the position from which reading goes on."""
+    """A stored event. ``number`` increases with each event and is the position to continue reading from."""
 
     number: int
     name: str

@@ -36,9 +36,9 @@ class RecordedSeries(NamedTuple):
     Attributes:
         group: its instrumentation scope.
         units: UCUM, as OpenTelemetry has them; empty for none.
-        rank: of the process; None where it has none.
-        role: of the process: ``node`` for a hub's own metrics of its machine.
-        value: all values of a histogram, the total of a counter, the last value of a gauge; None where it has none.
+        rank: the rank of the process; None if it has none.
+        role: the role of the process; ``node`` for the machine metrics of a hub.
+        value: all values of a histogram, the total of a counter, or the last value of a gauge; None without values.
         number: in the file.
     """
 
@@ -55,11 +55,11 @@ class RecordedSeries(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Interval:
-    """The values that a histogram got between two samples.
+    """The values recorded in a histogram between two samples.
 
     Attributes:
-        time_unix_nano: its end.
-        values: see above.
+        time_unix_nano: the end of the interval.
+        values: the values.
     """
 
     series: RecordedSeries
@@ -73,23 +73,23 @@ class Interval:
 
     @property
     def total(self) -> float:
-        """Their sum."""
+        """The sum of the values."""
         return self.values.total
 
     @property
     def minimum(self) -> float:
-        """The smallest one; NaN where it is not known."""
+        """The smallest value; NaN if it is not known."""
         return self.values.minimum
 
     @property
     def maximum(self) -> float:
-        """The largest one; NaN where it is not known."""
+        """The largest value; NaN if it is not known."""
         return self.values.maximum
 
     def quantile(self, part: float) -> float:
-        """Return the value below which a part (0 to 1) of all lies; NaN where that is not known.
+        """Return a quantile (0 to 1) of the values; NaN if it is not known.
 
-        It is off by 2.2 % at most, as long as the largest magnitude is at most 2²⁰ times the smallest.
+        The error is at most 2.2 % if the largest magnitude is at most 2²⁰ times the smallest.
         """
         return self.values.quantile(part)
 
@@ -98,8 +98,8 @@ class Reading(NamedTuple):
     """A sample of a counter or a gauge.
 
     Attributes:
-        value: a counter's total, or a gauge's value; NaN where it was none.
-        rate: what a counter has risen by in a second since the sample before; None for the first, and for gauges.
+        value: the total of a counter or the value of a gauge; NaN if it was not a number.
+        rate: the increase of a counter per second since the previous sample; None for the first sample and for gauges.
     """
 
     series: RecordedSeries

@@ -71,18 +71,18 @@ _NANO = 1e9
 
 
 class Run:
-    """A run that a hub has recorded, or is recording; reading sees everything that was received until then.
+    """A recorded run. Reading a run that is being recorded returns everything received so far.
 
     Args:
-        name: its id.
-        path: of its file.
+        name: the id of the run.
+        path: the path of its file.
 
     Attributes:
-        id: see above.
-        path: see above.
+        id: the id of the run.
+        path: the path of its file.
 
     Raises:
-        StoreError: the file is no run's, or of a newer version; an ``OSError``.
+        StoreError: the file is not a run, or was written by a newer version; an ``OSError``.
     """
 
     def __init__(self, name: str, path: Path) -> None:
@@ -103,28 +103,28 @@ class Run:
         return run_html({**about, "metrics": many}, dictionaries, names, self.plot)
 
     def plot(self, *names: str, beside: Iterable[Run] = (), rank: int | None = None) -> CurveDrawing:
-        """Return the curves of metrics as a drawing, which a notebook shows; no other package is needed.
+        """Draw the curves of metrics as an SVG, which a notebook displays; this needs no other package.
 
         Args:
-            names: of the metrics, which share one axis.
-            beside: further runs, whose curves of these metrics are drawn with this run's.
-            rank: the only one whose curves are drawn.
+            names: the names of the metrics, which share one y-axis.
+            beside: more runs whose curves of these metrics are drawn as well.
+            rank: only draw curves of this rank.
 
         Raises:
-            LookupError: there is no such metric, or no curve of it in this rank.
-            TypeError: no metric is named.
+            LookupError: there is no such metric, or it has no curve in this rank.
+            TypeError: no metric is given.
         """
         if not names:
-            raise TypeError('plot() draws metrics by their names, such as plot("loss")')
+            raise TypeError('plot() needs the names of metrics, such as plot("loss")')
         return drawing([self, *beside], names, rank=rank)
 
     @property
     def damage(self) -> Sequence[str]:
-        """The damage that was found so far; empty for none."""
+        """Descriptions of the damaged parts found so far; empty if there are none."""
         return self._file.damage
 
     def processes(self) -> list[Process]:
-        """Return the processes, by rank and start."""
+        """Return the processes, sorted by rank and start."""
         found: dict[str, Process] = {}
         for instance, resource, pid, first, last, ended in self._file.rows(
             "SELECT instance, resource, pid, first_export, last_export, ended FROM process"
@@ -139,90 +139,90 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The configuration, as :func:`tachograph.config` was told it; of a key of several ranks that of the lowest."""
+        """The configuration given to :func:`tachograph.config`. If several ranks set a key, the lowest rank wins."""
         return dictionary(self._file.rows, "config")
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The results, as :func:`tachograph.summary` was told them; of a key of several ranks that of the lowest.
+        """The results given to :func:`tachograph.summary`. If several ranks set a key, the lowest rank wins.
 
-        The results of the curves, which need not be told, are in :meth:`summaries`.
+        The last and extreme values of curves are in :meth:`summaries`.
         """
         return dictionary(self._file.rows, "summary")
 
     @property
     def losses(self) -> list[Loss]:
-        """The points that are lost, by reason and destination, the most first."""
+        """The lost points by reason and destination, largest number first."""
         return losses(self._file.rows)
 
     @property
     def name(self) -> str:
-        """The display name; the empty string where there is none. The id never changes."""
+        """The display name; empty if there is none. The id never changes."""
         return display_name(self._file.rows)
 
     @property
     def tags(self) -> list[str]:
-        """The tags, sorted: those of ``tachograph run --tag`` and of ``tachograph.start(tags=…)``."""
+        """The tags, sorted: from ``tachograph run --tag``, ``tachograph.start(tags=…)`` and later edits."""
         return tags(self._file.rows)
 
     @property
     def notes(self) -> str:
-        """The newest notes; the empty string where there are none."""
+        """The newest notes; empty if there are none."""
         return notes(self._file.rows)
 
     @property
     def program(self) -> dict[str, AttributeValue]:
-        """The facts about the newest start by ``tachograph run``; empty where none were kept.
+        """What the newest ``tachograph run`` of this run recorded about the program; may be empty.
 
-        ``argv``, ``cwd``, ``host`` (a list where the run had several), ``python``, ``torch``, ``cuda``, ``git.commit``
-        and ``git.dirty``, as far as they are known. Secrets are masked.
+        ``argv``, ``cwd``, ``host`` (a list if the run had several), ``python``, ``torch``, ``cuda``, ``git.commit``
+        and ``git.dirty``, as far as known. Secrets are masked.
         """
         return program(self._file.rows)
 
     @property
     def program_name(self) -> str:
-        """The name of the program, as its processes or its command have it; empty where that is not known."""
+        """The name of the program, from its processes or its command; empty if it is not known."""
         return job_name(self._file.rows, self.processes())
 
     @property
     def programs(self) -> list[dict[str, AttributeValue]]:
-        """The facts about each start by ``tachograph run``, the oldest first."""
+        """What each ``tachograph run`` of this run recorded about the program, oldest first."""
         return programs(self._file.rows)
 
     @property
     def ended(self) -> Ending:
-        """How the run has ended: its state, exit code or signal, and the process that failed first.
+        """How the run ended: its state, exit code or signal, and the process that failed first.
 
         Raises:
-            sqlite3.DatabaseError: the file cannot be read any more.
+            sqlite3.DatabaseError: the file can no longer be read.
         """
         with look(self._file) as reading:
             return ending(reading, members(reading), time.time_ns(), written=in_use(self.path))
 
     @property
     def failures(self) -> list[Failure]:
-        """The processes that failed in the last attempt, with their exceptions: the first one first, launchers last.
+        """The processes that failed in the last attempt with their exceptions, in order of failure, launchers last.
 
         Raises:
-            sqlite3.DatabaseError: the file cannot be read any more.
+            sqlite3.DatabaseError: the file can no longer be read.
         """
         with look(self._file) as reading:
             return failures(reading, members(reading))
 
     @property
     def calls(self) -> list[CallsOfFunction]:
-        """The slowest and the last failed calls of each profiled function: at most ten of either kind."""
+        """The slowest and the most recent failed calls of each profiled function, at most ten of each."""
         return kept_calls(self._file.rows)
 
     def curves(self, name: str | None = None, *, rank: int | None = None) -> list[Curve]:
-        """Return the curves of one metric or of all, by metric, rank and start; a metric without points has none.
+        """Return the curves of one metric or of all, by metric, rank and start. A metric without points has none.
 
         Args:
-            name: ``loss``, or ``eval/loss`` for that of one group only.
-            rank: of one rank only.
+            name: the metric, such as ``loss``; ``eval/loss`` selects the one of the group ``eval``.
+            rank: only this rank.
 
         Raises:
-            LookupError: there is no such metric, or no curve of it in this rank.
+            LookupError: there is no such metric, or it has no curve in this rank.
         """
         name, of_group = self._identity(name)
         found = []
@@ -245,7 +245,7 @@ class Run:
         return sorted(wanted, key=lambda each: (each.metric, each.rank is None, each.rank or 0))
 
     def metrics(self) -> list[RecordedMetric]:
-        """Return the metrics that have points, by name and group."""
+        """Return the metrics that have points, sorted by name and group."""
         curves: dict[tuple[str, str], list[Curve]] = {}
         for curve in self.curves():
             curves.setdefault((curve.metric, curve.group), []).append(curve)
@@ -262,17 +262,17 @@ class Run:
         ]
 
     def summaries(self, name: str | None = None, *, rank: int | None = None) -> list[CurveSummary]:
-        """Return the last, the smallest and the largest value of each curve that has points, and when they were.
+        """Return the last, smallest and largest value of each curve that has points, with their x and time.
 
-        Of each curve it reads three blocks of points at most.
+        This reads at most three blocks of points per curve.
 
         Raises:
-            LookupError: there is no such metric, or no curve of it in this rank.
+            LookupError: there is no such metric, or it has no curve in this rank.
         """
         return self._points_of.summaries(self.curves(name, rank=rank))
 
     def definitions(self) -> list[Mapping[str, AttributeValue]]:
-        """Return the latest definition of each metric in each task and start of a process, with its rank."""
+        """Return the latest definition of each metric, with its rank, for each task and each start of a process."""
         return [
             {**mapping(about), "rank": rank_of(mapping(resource)), "stream": stream, "time_unix_nano": time}  # type: ignore[dict-item]
             for about, resource, stream, time in self._file.rows(
@@ -282,16 +282,16 @@ class Run:
         ]
 
     def points(self, name: str | None = None, *, rank: int | None = None) -> Iterator[Point]:
-        """Return an iterator over the points of one metric or of all: curve by curve, each in recording order.
+        """Iterate over the points of one metric or of all, curve by curve in recording order.
 
-        It holds a block of them at a time, and sees each curve as it is when the iteration comes to it.
+        Only one block of points is in memory at a time. Each curve is read when the iteration reaches it.
 
         Args:
-            name: of the metric.
-            rank: of one rank only.
+            name: the name of the metric.
+            rank: only this rank.
 
         Raises:
-            LookupError: there is no such metric, or no curve of it in this rank.
+            LookupError: there is no such metric, or it has no curve in this rank.
         """
         return self._points(self.curves(name, rank=rank))
 
@@ -322,12 +322,12 @@ class Run:
     def thinned(
         self, name: str, *, pairs: int = PAIRS, rank: int | None = None
     ) -> list[tuple[Curve, int, list[Bucket]]]:
-        """Return each branch of a metric's curves, thinned for a chart: curve, branch, and at most ``pairs`` buckets.
+        """Return each branch of a metric's curves, reduced for a chart: curve, branch, and at most ``pairs`` buckets.
 
-        Buckets are equally wide in x; each has the smallest and the largest finite value of its points and intervals.
+        Buckets have equal widths in x. Each has the smallest and largest finite value of its points and intervals.
 
         Raises:
-            LookupError: there is no such metric, or no curve of it in this rank.
+            LookupError: there is no such metric, or it has no curve in this rank.
             ValueError: ``pairs`` is not above 0.
         """
         if pairs < 1:
@@ -339,7 +339,7 @@ class Run:
         ]
 
     def events(self, name: str | None = None) -> Iterator[StoredEvent]:
-        """Return an iterator over the events of one name or of all, in order of arrival; points of metrics are none."""
+        """Iterate over the events of one name or of all, in order of arrival. Points of metrics are not events."""
         rows = self._file.rows(
             "SELECT event.rowid, event.name, time, observed, scope, stream.name, seq, record FROM event"
             " JOIN stream ON stream.id = event.stream WHERE ? IS NULL OR event.name = ? ORDER BY event.rowid",
@@ -360,22 +360,22 @@ class Run:
 
     @cached_property
     def ranks(self) -> Mapping[str, int | None]:
-        """The rank of each stream: of each start of a process."""
+        """The rank of each stream, which is one start of a process."""
         rows = self._file.rows("SELECT name, resource FROM stream JOIN process ON process.id = process")
         return {stream: rank_of(mapping(resource)) for stream, resource in rows}
 
     def series(
         self, name: str | None = None, *, rank: int | None = None, kind: SeriesKind | None = None
     ) -> list[RecordedSeries]:
-        """Return the counters and histograms, and the gauges that have no curve, by name, kind and rank.
+        """Return counters, histograms, and gauges without a curve, sorted by name, kind and rank.
 
         Args:
-            name: of the metric.
-            rank: of one rank only.
+            name: the name of the metric.
+            rank: only this rank.
             kind: ``histogram``, ``counter`` or ``gauge``; None for all.
 
         Raises:
-            LookupError: there is no such metric, or no such series of it in this rank.
+            LookupError: there is no such metric, or it has no such series in this rank.
         """
         name, group = self._identity(name)
         found = [each for each in series_of(self._file, name) if group in (None, each.group)]
@@ -386,19 +386,19 @@ class Run:
         return wanted
 
     def intervals(self, name: str | None = None, *, rank: int | None = None) -> Iterator[Interval]:
-        """Return an iterator over the intervals of one histogram or of all, ten seconds each or so, series by series.
+        """Iterate over the intervals of one histogram or of all, about ten seconds each, series by series.
 
         Raises:
-            LookupError: there is no such histogram, or none of it in this rank.
+            LookupError: there is no such histogram, or not in this rank.
         """
         found = self.series(name, rank=rank, kind="histogram")
         return (interval for each in found for interval in intervals_of(self._file, each))
 
     def readings(self, name: str | None = None, *, rank: int | None = None) -> Iterator[Reading]:
-        """Return an iterator over the samples of one counter or gauge or of all, series by series.
+        """Iterate over the samples of one counter or gauge or of all, series by series.
 
         Raises:
-            LookupError: there is no such counter or gauge, or none of it in this rank.
+            LookupError: there is no such counter or gauge, or not in this rank.
         """
         found = [each for each in self.series(name, rank=rank) if each.kind != "histogram"]
         if not found and name is not None:
@@ -407,7 +407,7 @@ class Run:
 
     @property
     def curves_thinned(self) -> int:
-        """The number of curves that were thinned to keep the file small: extremes are kept, other points are not."""
+        """The number of curves that were thinned to limit the file's size. Their extremes are still there."""
         return thinned_curves(self._file.rows)
 
     def kinds(self, name: str) -> list[Kind]:
@@ -419,7 +419,7 @@ class Run:
         return [*(("curve",) if has_curve else ()), *kinds_of(series, metric or "")]
 
     def groups(self, metric: str) -> list[str]:
-        """Return the groups that have a curve, or else another series, of a metric, in alphabetical order."""
+        """Return the groups in which a metric has a curve, or else another series, sorted by name."""
         curves = {group for (group,) in self._file.rows("SELECT DISTINCT scope FROM curve WHERE metric = ?", metric)}
         return sorted(curves or {each.group for each in series_of(self._file, metric)})
 
@@ -441,20 +441,20 @@ class Run:
     def table(
         self, name: str | None = None, *, rank: int | None = None, kind: Kind | None = None
     ) -> tuple[Sequence[str], Iterator[list[Any]]]:
-        """Return the columns and the rows of one metric or of all, as exports have them.
+        """Return the columns and rows of one metric or of all, as they are exported.
 
         Args:
-            name: of the metric; None for all of a kind.
-            rank: of one rank only.
-            kind: one of ``curve``, ``histogram``, ``counter``, ``gauge``; None for the first of these that the metric
-                is, and curves without a name.
+            name: the name of the metric; None for all of a kind.
+            rank: only this rank.
+            kind: ``curve``, ``histogram``, ``counter`` or ``gauge``; None for the first of these that the metric has,
+                or for curves if no metric is given.
 
         Raises:
-            LookupError: there is no such metric, or nothing of it in this rank.
+            LookupError: there is no such metric, or it has no data in this rank.
             ValueError: there is no such kind.
         """
         if kind not in (None, *KINDS):
-            raise ValueError(f"a kind is one of {', '.join(KINDS)}, not {kind!r:.100}")
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r:.100}")
         known: list[Kind] = [] if name is None or kind else self.kinds(name)
         wanted: Kind = kind if kind is not None else next(iter(known), "curve")
         if wanted == "curve":
@@ -463,19 +463,19 @@ class Run:
         return HEADERS[wanted], (line for each in found for line in rows_of(self._file, each))
 
     def to_pandas(self, name: str | None = None, *, rank: int | None = None, kind: Kind | None = None) -> Any:
-        """Return the points of one metric or of all as a ``pandas.DataFrame``, a row each, as :meth:`points` has them.
+        """Return the points of one metric or of all as a ``pandas.DataFrame``, one row per point of :meth:`points`.
 
-        Of a metric that has no curve it has the intervals of a histogram (time, count, sum, extremes and quantiles), or
-        the samples of a counter (time, total and rate).
+        For a metric without a curve, the rows are the intervals of a histogram (time, count, sum, extremes and
+        quantiles) or the samples of a counter (time, total and rate).
 
         Args:
-            name: of the metric; None for all of a kind.
-            rank: of one rank only.
-            kind: ``curve``, ``histogram``, ``counter`` or ``gauge``, where a metric is several of these.
+            name: the name of the metric; None for all of a kind.
+            rank: only this rank.
+            kind: ``curve``, ``histogram``, ``counter`` or ``gauge``, if a metric has several of these.
 
         Raises:
             ImportError: pandas is not installed.
-            LookupError: there is no such metric, or nothing of it in this rank.
+            LookupError: there is no such metric, or it has no data in this rank.
             ValueError: there is no such kind.
         """
         try:
@@ -495,11 +495,15 @@ class Run:
             ranks.setdefault(each[0], set()).add(str(each.rank))
         if name is None or name in ranks:
             of_name = sorted(set[str]().union(*(ranks.values() if name is None else [ranks[name]])))
-            return f"the run {self.id!r} has no points of rank {rank}: there are {', '.join(of_name) or 'none'}"
+            return f"the run {self.id!r} has no points of rank {rank}; its ranks are {', '.join(of_name) or 'none'}"
         others = [each for each in self.kinds(name) if each != kind]
         if others:
             return f"the run {self.id!r} has {name!r} as a {others[0]}, not as a {kind}"
         names = sorted({*ranks, *(each.metric for each in self.curves()), *(each.name for each in self.series())})
         near = get_close_matches(name, names, n=1) or names[:5]
-        hint = f"did you mean {near[0]!r}?" if len(near) == 1 else f"there are {', '.join(map(repr, near)) or 'none'}"
+        hint = (
+            f"did you mean {near[0]!r}?"
+            if len(near) == 1
+            else f"its metrics are {', '.join(map(repr, near)) or 'none'}"
+        )
         return f"the run {self.id!r} has no metric {name!r}: {hint}"

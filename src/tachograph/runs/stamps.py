@@ -62,7 +62,7 @@ class Stamps:
         except FileNotFoundError:
             files, began, folder_time = {}, 0, 0
         except OSError as error:
-            raise StoreError(error.errno, f"the store cannot be read: {error.strerror}", str(self._runs)) from error
+            raise StoreError(error.errno, f"cannot read the store: {error.strerror}", str(self._runs)) from error
         self._looked = now
         self._folder_time = folder_time if folder_time < began - _GRAIN else None
         return self._all(files)

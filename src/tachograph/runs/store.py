@@ -138,7 +138,7 @@ class Store:
             # SQLite gives its -wal and -shm files the permissions of this one.
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         except OSError as error:
-            why = f"the store cannot be written: {error.strerror}"
+            why = f"cannot write to the store: {error.strerror}"
             raise StoreError(error.errno, why, str(self.path)) from error
         try:
             with self._named_errors():
@@ -236,14 +236,16 @@ class Store:
         try:
             yield
         except NewerSchema as error:
-            why = f"the file has schema version {error}: a newer Tachograph wrote it, use that one or another store"
+            why = (
+                f"the file has schema version {error}, written by a newer Tachograph; use that version or another store"
+            )
             raise StoreError(errno.EPROTO, why, str(self.path)) from None
         except sqlite3.DatabaseError as error:
             self._damaged = self._damaged or (self._known is not None and not isinstance(error, _HARMLESS))
             if isinstance(error, sqlite3.OperationalError):
-                why = f"the file cannot be used: {error}"
+                why = f"cannot use the file: {error}"
             else:
-                why = f"the file is damaged, move it away to go on: {error}"
+                why = f"the file is damaged; move it away to continue: {error}"
             raise StoreError(errno.EIO, why, str(self.path)) from error
 
     @contextlib.contextmanager
@@ -298,7 +300,7 @@ class Store:
             self._suspect = self._suspect or version == self._version
             self._version = version
             if self._suspect:
-                why = "the log of the file was written into, it is being checked"
+                why = "another program wrote to the log of the file, which is being checked"
                 raise StoreError(errno.EIO, why, str(self.path))
         return connection
 
@@ -361,7 +363,7 @@ class Store:
                 finally:
                     os.close(log)
             except OSError as error:
-                why = f"the log of the file was not written to the disk: {error.strerror}"
+                why = f"cannot write the log of the file to the disk: {error.strerror}"
                 raise StoreError(error.errno, why, str(self.path)) from error
             self._synced = found
 
@@ -485,7 +487,7 @@ def check_regular(path: Path) -> None:
         except OSError:  # it is not there, or opening it will say what is wrong
             continue
         if not stat.S_ISREG(mode):
-            raise StoreError(errno.EINVAL, "it is no regular file", str(each))
+            raise StoreError(errno.EINVAL, "it is not a regular file", str(each))
 
 
 def path_of(folder: Path, run: str) -> Path:
@@ -514,5 +516,5 @@ def make_folder(folder: Path, *, named: Path | None = None) -> None:
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        why = f"the store cannot be written: {error.strerror}"
+        why = f"cannot write to the store: {error.strerror}"
         raise StoreError(error.errno, why, str(named or folder)) from error

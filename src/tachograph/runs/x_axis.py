@@ -108,9 +108,9 @@ def _columns(form: str) -> list[str]:
     try:
         found = json.loads(form)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"a block's columns are not legible: {form!r:.100}") from error
+        raise ValueError(f"the column description of a block is invalid: {form!r:.100}") from error
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise ValueError(f"a block's columns are not legible: {form!r:.100}")
+        raise ValueError(f"the column description of a block is invalid: {form!r:.100}")
     return found
 
 

@@ -61,7 +61,7 @@ class Question:
             query = scope.get("query_string", b"").decode("latin-1")
             self._query = parse_qs(query, keep_blank_values=True, max_num_fields=MOST_PARTS)
         except ValueError:
-            raise Unanswered(HTTPStatus.BAD_REQUEST, f"a query has at most {MOST_PARTS} parts") from None
+            raise Unanswered(HTTPStatus.BAD_REQUEST, f"a query may have at most {MOST_PARTS} parts") from None
 
     def text(self, name: str) -> str | None:
         """Return the query's value of a name; None where there is none."""
@@ -83,7 +83,7 @@ class Question:
         except ValueError:
             found = float("nan")
         if given and not isfinite(found):
-            raise Unanswered(HTTPStatus.BAD_REQUEST, f"{name} is a finite number, not {given!r:.100}")
+            raise Unanswered(HTTPStatus.BAD_REQUEST, f"{name} must be a finite number, not {given!r:.100}")
         return found
 
     def whole(self, name: str, default: int, *, least: int = 0, most: int = 2**63 - 1) -> int:
@@ -119,7 +119,9 @@ class Question:
 def _whole(name: str, given: str, least: int, most: int) -> int:
     if given.isascii() and given.isdecimal() and len(given) < 20 and least <= int(given) <= most:  # noqa: PLR2004
         return int(given)
-    raise Unanswered(HTTPStatus.BAD_REQUEST, f"{name} is a whole number from {least} to {most}, not {given!r:.100}")
+    raise Unanswered(
+        HTTPStatus.BAD_REQUEST, f"{name} must be a whole number from {least} to {most}, not {given!r:.100}"
+    )
 
 
 _GZIP_LEVEL = 1
@@ -248,7 +250,7 @@ class Api:
                 return self._read(run, self._faults)
             case ["runs", run, ("curves" | "arrivals" | "samples" | "spreads" | "events") as what]:
                 return self._read(run, lambda reading: _ASKED[what](reading, question))
-        raise Unanswered(HTTPStatus.NOT_FOUND, "there is nothing here: see /api/runs")
+        raise Unanswered(HTTPStatus.NOT_FOUND, "not found; see /api/runs")
 
     def _read(self, run: str, answered: Callable[[Look], dict[str, Any]]) -> dict[str, Any]:
         for _ in range(_TRIES):
@@ -279,9 +281,9 @@ class Api:
         except LookupError as error:
             raise Unanswered(HTTPStatus.NOT_FOUND, str(error.args[0])) from error
         except StoreError as error:
-            raise Unanswered(HTTPStatus.CONFLICT, f"the run {run!r:.200} cannot be read: {error.strerror}") from error
+            raise Unanswered(HTTPStatus.CONFLICT, f"cannot read the run {run!r:.200}: {error.strerror}") from error
         except sqlite3.Error as error:
-            raise Unanswered(HTTPStatus.CONFLICT, f"the run {run!r:.200} cannot be read: {error}") from error
+            raise Unanswered(HTTPStatus.CONFLICT, f"cannot read the run {run!r:.200}: {error}") from error
 
     def line_of(self, reading: Look, run: str, found: list[Member]) -> dict[str, Any]:
         """Return the entry of a run in the list of runs."""
@@ -344,10 +346,10 @@ def _process(each: Member, now: int, *, written: bool) -> dict[str, Any]:
 def _curves(reading: Look, question: Question) -> dict[str, Any]:
     metric = question.text("metric")
     if not metric:
-        raise Unanswered(HTTPStatus.BAD_REQUEST, "say which metric: ?metric=")
+        raise Unanswered(HTTPStatus.BAD_REQUEST, "no metric given: add ?metric=NAME")
     weight = question.number("smooth", 0.0)
     if not 0 <= weight < 1:
-        raise Unanswered(HTTPStatus.BAD_REQUEST, f"smooth is a number from 0 to below 1, not {weight}")
+        raise Unanswered(HTTPStatus.BAD_REQUEST, f"smooth must be at least 0 and below 1, not {weight}")
     how = Drawing(
         question.whole("pairs", PAIRS, least=1, most=MOST_PAIRS),
         question.number("low", -inf),
@@ -379,7 +381,7 @@ def _axis(reading: Look, wanted: str) -> XAxis:
             return XAxis("time")
         case "relative":
             return XAxis("time", begun(reading, members(reading)))
-    raise Unanswered(HTTPStatus.BAD_REQUEST, f"x is own, step, relative or wall, not {wanted!r:.100}")
+    raise Unanswered(HTTPStatus.BAD_REQUEST, f"x must be own, step, relative or wall, not {wanted!r:.100}")
 
 
 def _samples(reading: Look, question: Question) -> dict[str, Any]:

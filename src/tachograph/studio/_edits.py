@@ -18,8 +18,8 @@ from tachograph.studio._api import Unanswered
 
 MOST_BYTES = 64 * 2**10  # of a body: the longest notes take 40 KB in UTF-8, and more where JSON escapes them
 _KEYS = ("add", "remove", "notes", "name")
-_READ_ONLY = "this page is for looking only: 'tachograph studio --write' may change and delete runs"
-_NO_TOKEN = "to change runs, give the token that 'tachograph studio --write' has printed"  # noqa: S105 - words
+_READ_ONLY = "this page is read-only; to change or delete runs, use 'tachograph studio --write'"
+_NO_TOKEN = "to change runs, use the link that 'tachograph studio --write' printed"  # noqa: S105 - words
 
 
 class Edits:
@@ -68,7 +68,7 @@ class Edits:
             Unanswered: 400 for values that may not be, 404 where there is no such run, 409 where it cannot be written.
         """
         if unknown := next((key for key in asked if key not in _KEYS), None):
-            raise Unanswered(HTTPStatus.BAD_REQUEST, f"there is no {unknown!r:.100} to change: {', '.join(_KEYS)}")
+            raise Unanswered(HTTPStatus.BAD_REQUEST, f"cannot change {unknown!r:.100}; choose from {', '.join(_KEYS)}")
         try:
             annotate(self._located(run), change_of(**asked))
         except (TypeError, ValueError) as error:
@@ -86,11 +86,11 @@ class Edits:
         """
         try:
             if not delete(self._located(run)):
-                raise Unanswered(HTTPStatus.CONFLICT, f"the run {run!r:.200} stays: a hub writes it")
+                raise Unanswered(HTTPStatus.CONFLICT, f"cannot delete the run {run!r:.200}: a hub is writing it")
         except FileNotFoundError as error:
             raise _gone(run) from error
         except OSError as error:
-            raise Unanswered(HTTPStatus.CONFLICT, f"the run {run!r:.200} stays: {error.strerror}") from error
+            raise Unanswered(HTTPStatus.CONFLICT, f"cannot delete the run {run!r:.200}: {error.strerror}") from error
 
     def _located(self, run: str) -> Path:
         try:
@@ -100,7 +100,7 @@ class Edits:
 
 
 def _gone(run: str) -> Unanswered:
-    return Unanswered(HTTPStatus.NOT_FOUND, f"the run {run!r:.200} is gone: it was deleted meanwhile")
+    return Unanswered(HTTPStatus.NOT_FOUND, f"the run {run!r:.200} no longer exists")
 
 
 async def asked_of(request: Request) -> dict[str, Any]:
@@ -110,19 +110,19 @@ async def asked_of(request: Request) -> dict[str, Any]:
         Unanswered: 413 for more than 64 KiB, 415 for another type, 400 for another content.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Unanswered(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a change is sent as application/json")
+        raise Unanswered(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json")
     body = b""
     try:
         async for part in request.stream():
             body += part
             if len(body) > MOST_BYTES:
-                raise Unanswered(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a change has at most {MOST_BYTES >> 10} KiB")
+                raise Unanswered(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {MOST_BYTES >> 10} KiB")
     except ClientDisconnect:
-        raise Unanswered(HTTPStatus.BAD_REQUEST, "the body has not come to its end") from None
+        raise Unanswered(HTTPStatus.BAD_REQUEST, "the body is incomplete") from None
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise Unanswered(HTTPStatus.BAD_REQUEST, "a change is a JSON object")
+        raise Unanswered(HTTPStatus.BAD_REQUEST, "the body must be a JSON object")
     return found

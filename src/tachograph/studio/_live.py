@@ -146,7 +146,11 @@ class Live:
         """
         self._loop = asyncio.get_running_loop()
         if self._closed or self._listening >= MOST_LISTENERS:
-            why = "the hub is ending" if self._closed else f"{MOST_LISTENERS} pages are live already: close one"
+            why = (
+                "the hub is shutting down"
+                if self._closed
+                else f"{MOST_LISTENERS} live pages are open already; close one"
+            )
             raise Unanswered(HTTPStatus.SERVICE_UNAVAILABLE, why)
         self._listening += 1
         listener = Listener()

@@ -27,11 +27,11 @@ def refused(given: str) -> str:
     try:
         parts = urlsplit(given)
     except ValueError as error:
-        return f"{NAME} is no address: {error}"
+        return f"{NAME} is not a valid URL: {error}"
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        return f"{NAME} is an http:// or https:// address, not {given!r:.200}"
+        return f"{NAME} must be an http:// or https:// URL, not {given!r:.200}"
     if TRACE_ID not in given.partition(parts.netloc)[2]:
-        return f"{NAME} has {TRACE_ID} in its path or query: {given!r:.200} has not"
+        return f"{NAME} must have {TRACE_ID} in its path or query, not {given!r:.200}"
     return ""
 
 

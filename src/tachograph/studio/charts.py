@@ -452,4 +452,4 @@ def _unknown(metric: str, group: str | None, known: list[Drawn]) -> str:
     names = list(dict.fromkeys(each.metric for each in known))
     where = "" if group is None else f" in the group {group!r:.200}" if group else " without a group"
     there = ", ".join(f"{name!r:.100}" for name in names[:5]) or "none"
-    return f"the run has no metric {metric!r:.200}{where}: there are {there}{', ...' if len(names) > 5 else ''}"  # noqa: PLR2004
+    return f"the run has no metric {metric!r:.200}{where}; its metrics are {there}{', ...' if len(names) > 5 else ''}"  # noqa: PLR2004

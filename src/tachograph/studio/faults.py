@@ -198,7 +198,7 @@ def _lost(job: Sequence[Member], places: _Places, now: int, *, written: bool) ->
     rank = gone[0].rank if len(gone) == 1 else None
     ranks = sum(one.rank is not None for one in job)
     of = f" (of {ranks} ranks)" if ranks > 1 else ""
-    title = f"Lost, without a word at the end: {_listed([_who(one) for one in gone])}{of}"
+    title = f"No longer reporting: {_listed([_who(one) for one in gone])}{of}"
     return [
         Fault("lost", title, _listed([_where(one) for one in gone]), last, rank, places.before(_EVER, gone[0].rank))
     ]
@@ -225,10 +225,10 @@ def _stalled(look: Look, end: Ending, job: Sequence[Member], places: _Places, no
     if pause is None or now - since < max(_LEAST_STALL, _PAUSES * pause):
         return []
     title = (
-        f"Stalled: no new point for {_duration(now - since)}, though {_listed([_who(one) for one in alive])} is heard"
+        f"Stalled: no new point for {_duration(now - since)}, although {_listed([_who(one) for one in alive])} "
+        f"{'is' if len(alive) == 1 else 'are'} still reporting"
     )
-    title = title.replace(" is heard", " are heard") if len(alive) > 1 else title
-    detail = f"At most {_duration(pause)} lay between two points before."
+    detail = f"The longest pause between two points before that was {_duration(pause)}."
     return [Fault("stalled", title, detail, since, None, places.before(since, None))]
 
 
@@ -329,8 +329,8 @@ def _hangs(look: Look, end: Ending, places: _Places) -> list[Fault]:
     found = []
     for each in incidents(look):
         began, ranks = each["began"], each["ranks"]
-        stands = "stands" if end.state == "running" and not each["ended"] else "stood"
-        title = "A rank died, and the others waited" if each["grade"] == "died" else f"The job {stands} still"
+        hangs = "hangs" if end.state == "running" and not each["ended"] else "hung"
+        title = "A rank died before the others" if each["grade"] == "died" else f"The job {hangs}"
         lasted = f" for {_duration(each['ended'] - began)}" if each["ended"] and each["grade"] != "died" else ""
         rank = ranks[0] if len(ranks) == 1 else None
         found.append(Fault("hang", f"{title}{lasted}", each["text"], began, rank, places.before(began, rank)))
@@ -342,8 +342,8 @@ def _slow(look: Look, end: Ending, now: int) -> list[Fault]:
     goes_on = end.state == "running"
     found = []
     for each in diagnosis(look, now if goes_on else 0, recent=goes_on).verdicts:
-        costs = f"It costs {_duration(round(each.cost * SECOND))} an hour. " if each.share else ""
-        detail = f"{each.evidence}. {costs}Try: {each.advice}."
+        costs = f"This costs {_duration(round(each.cost * SECOND))} per hour. " if each.share else ""
+        detail = f"{_sentence(each.evidence)} {costs}{_sentence(each.advice)}"
         found.append(Fault("slow", each.title, detail, rank=each.ranks[0] if len(each.ranks) == 1 else None))
     return found
 
@@ -364,7 +364,7 @@ def _restarts(look: Look, job: Sequence[Member], places: _Places) -> list[Fault]
         why = [said for one in again if (said := _before(one, one.starts[turn - 1], raised))]
         who = _listed([_who(one) for one in again])
         rank = again[0].rank
-        title = f"Restart {turn}: {who} began again"
+        title = f"Restart {turn}: {who} started again"
         found.append(
             Fault(
                 "restart", title, _listed(why, "; "), time, rank if len(again) == 1 else None, places.after(since, rank)
@@ -378,10 +378,10 @@ def _before(one: Member, start: MemberStart, raised: Mapping[tuple[int, int, int
     known = raised.get((one.number, start.pid, start.restart))
     if known:
         message = " ".join(known[1].split())
-        return f"before, {_who(one)} failed: {': '.join(filter(None, (known[0], message[:200])))}"
+        return f"previous attempt: {_who(one)} failed: {': '.join(filter(None, (known[0], message[:200])))}"
     if start.lost or (start.announced and not start.ended):
-        return f"before, {_who(one)} fell silent"
-    return f"before, {_who(one)} {_ENDED[start.ended]}" if start.ended in _ENDED else ""
+        return f"previous attempt: {_who(one)} stopped reporting"
+    return f"previous attempt: {_who(one)} {_ENDED[start.ended]}" if start.ended in _ENDED else ""
 
 
 def _dropped(look: Look) -> list[Fault]:
@@ -393,6 +393,10 @@ def _dropped(look: Look) -> list[Fault]:
         )
         for each in losses(look.rows)
     ]
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
 
 
 def _points(many: int) -> str:

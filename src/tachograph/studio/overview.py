@@ -212,7 +212,7 @@ class Overview:
                 return self._read(path)
             entry["damage"] = file.damage
         except (StoreError, sqlite3.Error) as error:
-            why = str(error.strerror) if isinstance(error, StoreError) else f"the file cannot be read: {error}"
+            why = str(error.strerror) if isinstance(error, StoreError) else f"cannot read the file: {error}"
             entry = _unreadable(path, why)
             columns = _facts(entry)
         unchanged = stamp == stamp_of(path) and all(self._clock() - changed > _SETTLED for changed, _ in stamp)

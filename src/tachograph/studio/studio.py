@@ -209,7 +209,7 @@ class Studio:
             Unanswered: there is no answer.
         """
         if self._waiting >= MOST_WAITING:
-            raise Unanswered(HTTPStatus.SERVICE_UNAVAILABLE, "too much is asked at once: ask again in a second")
+            raise Unanswered(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once; try again in a second")
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, read)
@@ -218,11 +218,11 @@ class Studio:
         except Exception as error:  # the border to the store: one question must not end the server; the client is told
             # The pool is shut down, or the reading was given up.
             if self._closing.is_set() and isinstance(error, Abandoned | RuntimeError):
-                raise Unanswered(HTTPStatus.SERVICE_UNAVAILABLE, "the hub is ending") from error
+                raise Unanswered(HTTPStatus.SERVICE_UNAVAILABLE, "the hub is shutting down") from error
             self._failed()
-            message = "an answer of the Studio failed (further failures are counted)"
+            message = "a request of the Studio failed (further warnings are suppressed; see tachograph.hub.failed)"
             self._log_once("answer", message, exc_info=True)
-            why = "the answer could not be made; the hub's log says why"
+            why = "internal error; see the hub's log"
             raise Unanswered(HTTPStatus.INTERNAL_SERVER_ERROR, why) from error
         finally:
             self._waiting -= 1
@@ -235,7 +235,7 @@ def _load_numpy() -> None:
 
 
 def _only_read() -> Unanswered:
-    return Unanswered(HTTPStatus.METHOD_NOT_ALLOWED, "this is only for reading")
+    return Unanswered(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed here")
 
 
 class _Below(BaseRoute):

@@ -172,7 +172,7 @@ class RecordedFile:
             OSError: it cannot be deleted, or has grown since it was read.
         """
         if os.fstat(self._file.fileno()).st_size > self._read:  # where there are no locks
-            raise BlockingIOError(errno.EAGAIN, "it has grown meanwhile", str(self.path))
+            raise BlockingIOError(errno.EAGAIN, "it has grown in the meantime", str(self.path))
         self.path.unlink()
 
     def close(self) -> None:

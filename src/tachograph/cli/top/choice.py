@@ -27,7 +27,7 @@ class WrongFilter(ValueError):  # noqa: N818 - as HubRefused: an answer
     def __init__(self, text: str, why: str, place: int) -> None:
         shown = printable(text)
         mark = len(printable(text[:place]))
-        super().__init__(f"the filter cannot be read, {why} at character {place + 1}:\n  {shown}\n  {' ' * mark}^")
+        super().__init__(f"invalid filter: {why} at character {place + 1}:\n  {shown}\n  {' ' * mark}^")
         self.why, self.place = why, place
 
 

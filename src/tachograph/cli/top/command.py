@@ -56,7 +56,7 @@ def _source(options: argparse.Namespace) -> RunSource:
     run = clean(options.run or "") or None
     if options.store is not None:
         if options.url is not None:
-            raise ValueError("--url and --store exclude each other")
+            raise ValueError("use either --url or --store, not both")
         from tachograph.cli.top.stored import StoredRun
 
         return StoredRun(options.store, run, options.interval)
@@ -88,10 +88,10 @@ def _shown(source: RunSource, options: argparse.Namespace) -> int:
     except HubRefused as error:
         return _fail(str(error), WRONG_USAGE)
     except Away as error:
-        more = "" if options.store else f"; for a run that has ended use --store {store(os.environ)}"
+        more = "" if options.store else f"; to watch a run that has ended, use --store {store(os.environ)}"
         return _fail(f"{error}{more}", FAILED)
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # the border to another version's answers
-        return _fail(f"cannot understand the answer of {source.where}: {type(error).__name__}: {error}", FAILED)
+        return _fail(f"unexpected response from {source.where}: {type(error).__name__}: {error}", FAILED)
     finally:
         source.close()
     return _print(source, picture, choice)

@@ -66,7 +66,7 @@ def _standing(picture: Picture, now: int, width: int) -> Text:
     brief = about.get("ended", {}).get("brief", state)  # a hub of an earlier version does not say it
     line = Text.assemble((name, "bold"), "   ", (f"● {printable(brief)}", STATES.get(state, "default")), "   ")
     if picture.trouble and state == "running":
-        line.append("when last heard   ", style="yellow")
+        line.append("last known   ", style="yellow")
     until = about["last"] if picture.trouble or state != "running" else now
     facts = [lasting((until - about["started"]) / _NANO), _many(about["ranks"], "rank")]
     facts += [_many(about["processes"], "process", "processes"), f"{count(about['points'])} points"]
@@ -215,7 +215,7 @@ def _footer(choice: Choice, place: str, *, typing: bool) -> Text:
         line.stylize("bold reverse red", at, at + 1)
         line.append(f"  {error.why} at character {error.place + 1}", "red")
     else:
-        line.append("   Enter takes it, Esc leaves it", "dim")
+        line.append("   Enter applies it, Esc cancels", "dim")
     return line
 
 
@@ -241,7 +241,9 @@ def listed(runs: Sequence[Json], chosen: int, size: tuple[int, int], trouble: st
         line.append(f"{about}, {count(each['points'])} points", "dim")
         shown.append(line)
     shown += [Text()] * (lines - 1 - len(shown))
-    shown.append(Text(f"Enter shows it, Esc goes back   ↑ ↓   {len(runs)} in all", style="dim"))
+    shown.append(
+        Text(f"Enter open  Esc back  ↑ ↓ select   {len(runs)} {'run' if len(runs) == 1 else 'runs'}", style="dim")
+    )
     for line in shown:
         line.truncate(width, overflow="ellipsis")
     return shown[-lines:]

@@ -248,7 +248,7 @@ def sections(picture: Picture, choice: Choice) -> list[Section]:
 def _faults(picture: Picture) -> Section:
     """Return the faults; points that are lost have a table of their own."""
     columns = (
-        Column("WENT WRONG", 0, right=False),
+        Column("PROBLEM", 0, right=False),
         Column("RANK", 5),
         Column("AT", 14, rank=2),
         Column("TIME", 8, rank=1),
@@ -479,7 +479,7 @@ def _loss(reason: str, destination: str, points: int) -> Cells:
 
 
 def _troubles(picture: Picture) -> Section:
-    columns = (Column("TROUBLE", 0, right=False), Column("HOW MANY", 12), Column("", 12, right=False))
+    columns = (Column("ERROR", 0, right=False), Column("COUNT", 12), Column("", 12, right=False))
     return Section(columns, [partial(_trouble, *each) for each in picture.troubles()])
 
 

@@ -151,7 +151,7 @@ class ServedRun:
         answer = self._asking.get("/api/runs")
         runs = answer["runs"]
         if not runs:
-            raise Away(f"the hub at {self.where} has received no run yet")
+            raise Away(f"the hub at {self.where} has not received any run yet")
         return default_run(runs, answer["run"])
 
     def _path(self, below: str, **query: Any) -> str:

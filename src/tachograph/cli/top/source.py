@@ -97,7 +97,7 @@ def _kept_up(source: RunSource, picture: Picture, stop: threading.Event) -> str:
             picture.refused = str(error)
         return str(error)
     except Exception as error:  # noqa: BLE001 - the border to another version's answers: the screen stays, and says so
-        return f"what {source.where} says is not understood: {type(error).__name__}: {error}"
+        return f"unexpected response from {source.where}: {type(error).__name__}: {error}"
     return ""
 
 
@@ -134,7 +134,7 @@ class Asking:
     def __init__(self, url: str, token: str | None) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ValueError(f"a hub's address is such as http://127.0.0.1:4318, not {url!r:.200}")
+            raise ValueError(f"expected the address of a hub such as http://127.0.0.1:4318, not {url!r:.200}")
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         self._prefix = parts.path.rstrip("/")
         self._host, self._port, self._safe = parts.hostname, parts.port, parts.scheme == "https"
@@ -169,7 +169,7 @@ class Asking:
         try:
             return json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise HubRefused(f"what answers at {self.url} is no hub of Tachograph") from error
+            raise HubRefused(f"{self.url} is not a Tachograph hub") from error
 
     def stream(self, path: str) -> Iterator[StreamEvent]:
         """Yield the hub's news, until it ends them.
@@ -212,13 +212,13 @@ class Asking:
 
     def _refusal(self, status: int, body: bytes) -> Away | HubRefused:
         if status == HTTPStatus.UNAUTHORIZED:
-            return HubRefused(f"the hub at {self.url} wants its token: set {TOKEN}")
+            return HubRefused(f"the hub at {self.url} requires its token; set {TOKEN}")
         try:
             words = str(json.loads(body)["error"])
         except (ValueError, TypeError, LookupError, RecursionError):
             if status == HTTPStatus.NOT_FOUND:
-                return HubRefused(f"what answers at {self.url} is no hub of Tachograph, or an older one")
-            words = body.decode(errors="replace").strip()[:200] or f"it answers {status}"
+                return HubRefused(f"{self.url} is not a Tachograph hub, or an older version of it")
+            words = body.decode(errors="replace").strip()[:200] or f"HTTP status {status}"
         return (HubRefused if status in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN) else Away)(words)
 
 
@@ -242,5 +242,5 @@ def _events(response: http.client.HTTPResponse) -> Iterator[StreamEvent]:
             try:
                 yield StreamEvent(name or "message", cursor, json.loads("\n".join(data)))
             except (ValueError, RecursionError) as error:
-                raise http.client.HTTPException(f"an event is no JSON: {error}") from error
+                raise http.client.HTTPException(f"an event is not valid JSON: {error}") from error
         name, data = "", []

@@ -58,9 +58,9 @@ class StoredRun:
             with look(file) as reading:
                 self._read(picture, reading, name)
         except StoreError as error:
-            raise Away(f"the run {name!r:.200} cannot be read: {error.strerror} ({path})") from error
+            raise Away(f"cannot read the run {name!r:.200}: {error.strerror} ({path})") from error
         except sqlite3.Error as error:
-            raise Away(f"the run {name!r:.200} cannot be read: {error} ({path})") from error
+            raise Away(f"cannot read the run {name!r:.200}: {error} ({path})") from error
 
     def follow(self, picture: Picture, stop: threading.Event) -> None:
         """See :meth:`tachograph.cli.top.source.RunSource.follow`."""
@@ -75,7 +75,7 @@ class StoredRun:
                 self._read_points(picture, reading)
                 self._read_events(picture, reading)
         except (OSError, sqlite3.Error) as error:
-            raise Away(f"the file {self._path} cannot be read: {error}") from error
+            raise Away(f"cannot read the file {self._path}: {error}") from error
 
     def runs(self) -> list[Json]:
         """See :meth:`tachograph.cli.top.source.RunSource.runs`."""

@@ -124,7 +124,7 @@ class InfluxDB:
         if find_spec("influxdb_client") is None:
             raise ModuleNotFoundError(f"InfluxDB needs its client: {install_command('influxdb')}")
         if not target.token:
-            message = "%s: no token (INFLUXDB_TOKEN) was given, so no Authorization header is sent"
+            message = "%s: INFLUXDB_TOKEN is not set, so requests have no Authorization header"
             _log_once(target.place, message, target.url)
         self._target, self._only = target, only
         # A queue that is no longer than a write would drop points while it waits for that to be full.
@@ -229,7 +229,7 @@ class InfluxDB:
         except (Retry, Ended):
             raise
         except Exception as error:
-            self._queue.losses.blame("bug", f"not delivered yet: a bug in tachograph: {type(error).__name__}: {error}")
+            self._queue.losses.blame("bug", f"cannot deliver, a bug in tachograph: {type(error).__name__}: {error}")
             raise Retry(why=type(error).__name__) from error
         finally:
             if _writes.isEnabledFor(logging.DEBUG):
@@ -311,7 +311,7 @@ class InfluxDB:
 def _reason(left_out: LeftOut) -> str:
     why = (
         f"field {left_out.field!r} of measurement {left_out.measurement!r} has the type {left_out.kind} in the "
-        f"database until its next shard, so {left_out.value:.100} cannot be written"
+        f"database until its next shard starts, so {left_out.value:.100} cannot be written"
     )
     if left_out.kind == INTEGER:
         why += '; integers="float" (INFLUXDB_INTEGERS=float) writes all numbers as floats'
@@ -358,7 +358,7 @@ class InfluxDBLogExporter(LogRecordExporter):
     ) -> None:
         where = target or InfluxTarget.read(os.environ)
         if where is None:
-            raise ValueError("INFLUXDB_HOST is not set: it says where InfluxDB listens")
+            raise ValueError("INFLUXDB_HOST is not set: set it to the URL of InfluxDB")
         self._destination = InfluxDB(where, registry or registries.default, store=store)
         self._ended = False
 

@@ -77,7 +77,9 @@ def line(event: LogEvent, resource: Mapping[str, Any], learn: Learn | None = Non
     if not measurement:
         return Line(b"", 0)
     if measurement.lstrip("\0").startswith("#"):  # "Comments" there; it skips a zero, and no escape is read before #
-        raise ValueError(f"a measurement that begins with # is a comment in line protocol: {measurement!r:.100}")
+        raise ValueError(
+            f"a measurement cannot start with #, which is a comment in line protocol: {measurement!r:.100}"
+        )
     head = _safe(measurement, _MEASUREMENT)
     without_value = attributes.fields_without_value if isinstance(attributes, LoggerPoint) else ()
     parts, nonfinite = _fields(head, fields, without_value, learn)
@@ -172,8 +174,8 @@ def encoded(
         if made.text:
             lines.append(made.text)
         else:
-            lost.append(Lost(1, "empty", "a point has no field that can be written"))
+            lost.append(Lost(1, "empty", "a point has no writable field"))
     if nonfinite:
-        why = "a field is not finite: line protocol has no such number"
+        why = "a field is not finite, which line protocol cannot express"
         lost.append(Lost(nonfinite, "nonfinite", why))
     return lines, lost

@@ -82,11 +82,11 @@ class PointLines:
             return None
         try:
             if not line.endswith(b"\n"):
-                raise ValueError("the process that wrote it died")  # noqa: TRY301 - the same end for both
+                raise ValueError("the process died while writing it")  # noqa: TRY301 - the same end for both
             found = events_of_json(line)
         except ValueError as error:
             count = max(records(line), 1)
-            lost = Lost(count, "damaged", f"a line of the spool cannot be read: {error}")
+            lost = Lost(count, "damaged", f"cannot read a line of the spool: {error}")
             return SpoolRecord("", b"", count, len(line), (lost,))
         skipped = self._arrived.records if offset == self._arrived.offset else 0
         lines: list[bytes] = []
@@ -97,7 +97,7 @@ class PointLines:
             lines += made
             losses += lost_here
             if part.newer:
-                losses.append(Lost(part.newer, "newer", "a later version of tachograph wrote it"))
+                losses.append(Lost(part.newer, "newer", "it was written by a newer version of tachograph"))
         return SpoolRecord("lines", b"\n".join(lines), len(lines), len(line), tuple(losses))
 
     def _line(self, file: int, offset: int, size: int) -> bytes:

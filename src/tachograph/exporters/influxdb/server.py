@@ -41,9 +41,9 @@ _CONFLICT = re.compile(
     re.DOTALL,
 )
 _REMEDIES = {
-    401: "is INFLUXDB_TOKEN (or token=) right?",
+    401: "check INFLUXDB_TOKEN (or token=)",
     403: "the token must be allowed to write to this database",
-    404: "is there such a database (v1: CREATE DATABASE), a bucket and an organisation (v2) of this name?",
+    404: "check that the database (v1: CREATE DATABASE), or the bucket and organization (v2), exist",
 }
 
 
@@ -214,14 +214,14 @@ class Server:
                 return
             if _loading.broken:
                 raise NoClient(
-                    None, f"{self._where}: forked while its parent loaded the client, so this process cannot"
+                    None, f"{self._where}: forked while its parent loaded the client, so this process cannot use it"
                 )
             try:
                 with _loading.lock:  # making a client imports, too
                     self._load()
             except Exception as error:  # noqa: BLE001 - a broken installation may raise anything
                 why = self._secret.hidden(f"{type(error).__name__}: {error}")
-                raise NoClient(None, f"{self._where}: the client does not load: {why}") from None
+                raise NoClient(None, f"{self._where}: cannot load the client: {why}") from None
 
     def _load(self) -> None:
         library: Any = import_module("influxdb_client")
@@ -321,7 +321,7 @@ class Server:
             return Misconfigured(None, f"{why}: {_REMEDIES[answer.status]}")
         if HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST:
             elsewhere = urlsplit(answer.headers.get("Location", "")).netloc
-            return Misconfigured(None, f"{why}: it redirects to {elsewhere!r}, is the URL right?")
+            return Misconfigured(None, f"{why}: it redirects to {elsewhere!r}; check the URL")
         after = answer.headers.get("Retry-After", "")
         return Retry(float(after) if after.strip().isdecimal() else None, why)
 

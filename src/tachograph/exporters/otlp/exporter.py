@@ -268,7 +268,7 @@ class OtlpExporter:
             rejected, why = partial_success(signal, answer)
             if why:
                 why = self._settings[signal].without_secrets(why)
-            why = f"the receiver rejected a part: {why:.300}"
+            why = f"the receiver rejected part of the data: {why:.300}"
             attempt.settled(request.items, lost=min(rejected, request.items), why=why, accepted=True)
 
     def _lose(self, items: int, why: str) -> None:

@@ -128,7 +128,7 @@ def events_of_json(line: bytes) -> list[JsonEvents]:
         request = json.loads(line)
         return [_part(part) for part in request.get("resourceLogs", ())]
     except (AttributeError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"no OTLP request: {type(error).__name__}: {error}") from None
+        raise ValueError(f"not an OTLP request: {type(error).__name__}: {error}") from None
 
 
 def _part(part: Mapping[str, Any]) -> JsonEvents:

@@ -118,7 +118,7 @@ def read_otlp_settings(
     squeezed = find("COMPRESSION", "compression", compression)
     key, certificate = find("CLIENT_KEY"), find("CLIENT_CERTIFICATE")
     if key and not certificate:
-        raise key.wrong("a client's key needs its certificate, in OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE")
+        raise key.wrong("a client key needs a certificate: set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE")
     preferred = setting(environ, "", None, "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE")
     return OtlpSettings(
         signal=signal,
@@ -142,7 +142,7 @@ def _aggregation(environ: Mapping[str, str]) -> Aggregation:
     try:
         return given.choice(AGGREGATIONS) if given else AGGREGATIONS[0]
     except ValueError as error:
-        log.warning("%s; %r is used", error, AGGREGATIONS[0])
+        log.warning("%s; using %r", error, AGGREGATIONS[0])
         return AGGREGATIONS[0]
 
 
@@ -165,7 +165,7 @@ def _endpoint(given: Setting, signal: Signal, protocol: Protocol, *, insecure: b
     except ValueError:
         reachable = False
     if not reachable or any(letter.isspace() for letter in value):
-        raise given.wrong("a URL such as 'http://localhost:4318' is allowed, with http or https, a host and a port")
+        raise given.wrong("it must be a URL such as 'http://localhost:4318'")
     own = given.is_variable and given.source != ENDPOINT
     return value if protocol == "grpc" else _posted_to(url, "" if own else f"v1/{signal}").geturl()
 
@@ -182,7 +182,7 @@ def _headers(given: Setting) -> tuple[tuple[str, str], ...]:
         found, wrong = pairs(given.string())
         if wrong:
             raise ValueError(
-                f"{given.source} holds {wrong[0]!r}: name=value parts are allowed, separated by commas, values "
+                f"{given.source} has {wrong[0]!r}: it must be name=value pairs separated by commas, with values "
                 "percent-encoded"
             )
     elif isinstance(given.value, Mapping):
@@ -196,7 +196,7 @@ def _headers(given: Setting) -> tuple[tuple[str, str], ...]:
     for name, value in found.items():
         if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
             raise ValueError(
-                f"{given.source} holds a header {name!r:.100} that cannot be sent: letters, digits and hyphens are "
+                f"{given.source} has the invalid header {name!r:.100}: letters, digits and hyphens are "
                 "allowed in a name, printable ASCII in a value"
             )
     return tuple((name.lower(), value.strip()) for name, value in found.items())
@@ -207,5 +207,5 @@ def _file(given: Setting | None) -> str | None:
         return None
     path = system_text(given.string())
     if not Path(path).is_file():
-        raise given.wrong("the path of a PEM file is allowed, and there is none")
+        raise given.wrong("it must be the path of a PEM file, which does not exist")
     return path

@@ -14,7 +14,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationSc
 from tachograph.recording.own_metrics import scope_origin
 from tachograph.recording.values import fits_int64
 
-OUT_OF_MEMORY = "there is no memory for it"
+OUT_OF_MEMORY = "out of memory"
 _BYTE = [bytes((number,)) for number in range(128)]
 _ROOM = 2**23  # bytes: for a request of a MiB, as messages, as bytes and compressed
 

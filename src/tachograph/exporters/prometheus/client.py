@@ -127,13 +127,16 @@ class ClientRegistry:
                 self._late.append(collection)
             stuck.append(collection.current)
         for collector in stuck:
-            self._failed(collector, f"it did not answer within {self._patience:g} s")
+            self._failed(collector, f"no response within {self._patience:g} s")
         return list(collection.found)
 
     def _failed(self, collector: object, why: object) -> None:
         self._registry.count_error("prometheus_client")
         name = f"{type(collector).__module__}.{type(collector).__qualname__}"
-        message = "/metrics: prometheus_client's collector %s is left out: %.200s (further failures are counted)"
+        message = (
+            "/metrics: skipping prometheus_client's collector %s: %.200s (further warnings are suppressed; see "
+            "tachograph.errors)"
+        )
         self._log_once(name, message, name, why)
 
 

@@ -92,7 +92,7 @@ class PrometheusCollector:
         except Exception as error:  # noqa: BLE001 - one page of the program must not fail for us
             pass_on(error)
             self.registry.count_error(DESTINATION)
-            message = "metrics for prometheus_client failed (further failures are counted)"
+            message = "collecting for prometheus_client failed (further warnings are suppressed; see tachograph.errors)"
             self._log_once("collect", message, exc_info=True)
             return []
 

@@ -74,7 +74,7 @@ class Endpoint:
         self._server = _listen(host, port, self)
         self._address = self._server.server_address
         if port not in (0, self.port):
-            log.warning("port %d is taken: /metrics is at %s", port, self.url)
+            log.warning("port %d is in use: /metrics is at %s", port, self.url)
         try:
             self._waking, self._wake = socket.socketpair()
             self._selector = selectors.DefaultSelector()
@@ -116,7 +116,11 @@ class Endpoint:
     def failed(self) -> None:
         """Count an error that a scrape ran into; call it while the exception is handled."""
         self._registry.count_error("prometheus")
-        self._log_once("scrape", "a scrape of /metrics failed (further failures are counted)", exc_info=True)
+        self._log_once(
+            "scrape",
+            "a scrape of /metrics failed (further warnings are suppressed; see tachograph.errors)",
+            exc_info=True,
+        )
 
     def close(self, timeout: float) -> None:
         """Stop to listen; scrapes under way may end within ``timeout`` seconds."""
@@ -232,7 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
             content_type, body = self.server.endpoint.answer(accept, escaping)
         except Exception:  # noqa: BLE001 - one scrape must not end the server; the scraper is told
             self.server.endpoint.failed()
-            body = b"500: the metrics could not be collected; the program's log says why\n"
+            body = b"500: collecting the metrics failed; see the program's log\n"
             self._send(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", body)
             return
         headers = {"Vary": "Accept, Accept-Encoding"}

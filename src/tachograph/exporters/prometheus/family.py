@@ -55,7 +55,7 @@ class Conflicts:
         """Count series of a family that clash with another one; ``which`` tells them from all others."""
         if self._is_new(which or (name, why)):
             self._registry.count_dropped("name_conflict", self._destination, count)
-            message = "%s: %s %s; the later one is left out (further ones are counted)"
+            message = "%s: %s %s; skipping the later one (further warnings are suppressed; see tachograph.dropped)"
             self._log_once(name, message, self._page, name, why)
 
     def duplicate(self, name: str, labels: str, which: object) -> None:
@@ -66,7 +66,7 @@ class Conflicts:
         """Count a metric that cannot be written; ``metric`` names it, in the log, too."""
         if self._is_new((metric, reason)):
             self._registry.count_dropped(reason, self._destination, count)
-            self._log_once((metric, reason), "%s: %s is left out: %s", self._page, metric, reason.replace("_", " "))
+            self._log_once((metric, reason), "%s: %s is skipped: %s", self._page, metric, reason.replace("_", " "))
 
     def _is_new(self, key: object) -> bool:
         if key in self._counted or len(self._counted) >= _MOST_COUNTED:
@@ -132,7 +132,7 @@ def families(
         if family.kind == metric.kind:
             family.metrics.append(metric)
         else:
-            conflicts.clash(name, f"is a {family.kind} already, not a {metric.kind}", len(metric.points))
+            conflicts.clash(name, f"is already a {family.kind}, not a {metric.kind}", len(metric.points))
     for other in external:
         breathe()
         kind = other.kind if form.openmetrics else _IN_CLASSIC.get(other.kind, other.kind)
@@ -142,7 +142,7 @@ def families(
         if family.kind == kind or family is target:
             family.external.append(other)
         else:
-            conflicts.clash(other.name, f"is a {family.kind} already, not a {kind}", other.series)
+            conflicts.clash(other.name, f"is already a {family.kind}, not a {kind}", other.series)
     every = [target, *found.values()]
     (_name_for_openmetrics if form.openmetrics else _name_for_classic)(every)
     claimed: set[str] = set()

@@ -63,7 +63,7 @@ class TargetFile:
             self._remove_stale(host)
         except OSError as error:
             registry.count_error("target_file")
-            log.warning("Prometheus will not find this process by itself: %s was not written: %s", self.path, error)
+            log.warning("Prometheus will not discover this process: cannot write %s: %s", self.path, error)
 
     def _write(self, text: str) -> None:
         descriptor, written = tempfile.mkstemp(dir=self.path.parent, prefix=".")

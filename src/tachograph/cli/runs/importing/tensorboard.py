@@ -98,7 +98,7 @@ def imported(folder: LogFolder, store: Path, report: Report) -> Imported | None:
         return None
     path = path_of(store, run)
     if path.exists() and in_use(path):
-        raise BlockingIOError(f"another process writes the run {run}: import it again once that has ended")
+        raise BlockingIOError(f"another process is writing the run {run}; import it again when that process has ended")
     before = points_in(RunFile(path).rows) if path.exists() else 0
     total: Counter[str] = Counter()
     not_taken: Counter[str] = Counter()
@@ -346,7 +346,7 @@ class _Start:
         try:
             said = HParams.FromString(value.metadata.plugin_data.content)
         except DecodeError:
-            self.not_taken["illegible hparams"] += 1
+            self.not_taken["invalid hparams"] += 1
             return
         if said.HasField("session_start_info"):
             of = said.session_start_info
