@@ -77,7 +77,7 @@ class Interrupts:
 sys.meta_path.insert(0, Interrupts())
 from tachograph.instrumentation.child_environment import BOOTSTRAP
 sys.path.insert(0, str(BOOTSTRAP))
-os.environ["TACHOGRAPH_INSTRUMENT"] = "1"
+os.environ["TACHOGRAPH__INSTRUMENT"] = "1"
 sys.modules.pop("sitecustomize", None)
 import sitecustomize
 print("goes on")

@@ -99,7 +99,7 @@ def test_without_a_hub_the_job_runs_all_the_same(tmp_path: Path) -> None:
     assert "no hub, the job runs without telemetry: " in done.stderr
     assert "; --store names another folder" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert "TACHOGRAPH_ENDPOINT" not in done.stdout
+    assert "TACHOGRAPH__HUB" not in done.stdout
 
 
 def test_a_home_that_cannot_be_written_costs_no_telemetry(tmp_path: Path) -> None:
@@ -142,13 +142,13 @@ def test_the_environment_gets_ours_and_keeps_otel(tmp_path: Path) -> None:
     found = dict(line.split("=", 1) for line in done.stdout.split("\0") if "=" in line)
     given_by_us = ("TACHOGRAPH_STORE", "TACHOGRAPH_SYSTEM_METRICS")
     ours = {key: value for key, value in found.items() if key.startswith("TACHOGRAPH_") and key not in given_by_us}
-    assert abs(int(ours.pop("TACHOGRAPH_START_NS")) - time.time_ns()) < 60e9
+    assert abs(int(ours.pop("TACHOGRAPH__START_NS")) - time.time_ns()) < 60e9
     assert ours == {
-        "TACHOGRAPH_ENDPOINT": "http://127.0.0.1:9",
-        "TACHOGRAPH_INTERVAL": "500",
+        "TACHOGRAPH__ENDPOINT": "http://127.0.0.1:9",
+        "TACHOGRAPH__INTERVAL": "500",
         "TACHOGRAPH_RUN": "r",
-        "TACHOGRAPH_PROF": "a:b\nc:*",
-        "TACHOGRAPH_INSTRUMENT": "all",
+        "TACHOGRAPH__PROF": "a:b\nc:*",
+        "TACHOGRAPH__INSTRUMENT": "all",
     }
     assert {key: value for key, value in found.items() if key.startswith("OTEL_")} == {"OTEL_SERVICE_NAME": "mine"}
     folder, own = found["PYTHONPATH"].split(os.pathsep)
@@ -177,4 +177,4 @@ def test_an_endpoints_secrets_are_not_in_the_jobs_log(tmp_path: Path, way: str) 
     assert done.stderr.splitlines()[0] == "tachograph: telemetry goes to http://127.0.0.1:9/otlp"
     assert done.stderr.splitlines()[-1].endswith("what it recorded went to http://127.0.0.1:9/otlp")
     assert "hunter" not in done.stderr
-    assert f"TACHOGRAPH_ENDPOINT={endpoint}" in done.stdout
+    assert f"TACHOGRAPH__ENDPOINT={endpoint}" in done.stdout

@@ -80,7 +80,7 @@ def test_helpers_of_a_rank_and_errands_record_nothing(tmp_path: Path) -> None:
             file.write(errand)
         for command in ["-c", errand], ["helper.py"], ["-uWignore", "-c", errand]:
             print(subprocess.check_output([sys.executable, *command], text=True), end="")
-        print(os.environ["TACHOGRAPH_OWNER"] == f"3:0:{os.getpid()}")
+        print(os.environ["TACHOGRAPH__OWNER"] == f"3:0:{os.getpid()}")
     """
     with receiving() as receiver:
         done = run_program(tmp_path, program, options=to(receiver), RANK="3")
@@ -393,7 +393,7 @@ def test_an_errand_pays_for_no_imports(tmp_path: Path) -> None:
     code = "import sys; print([name for name in sys.modules if name.startswith(('tachograph', 'opentelemetry'))])"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=environment(tmp_path, PYTHONPATH=str(BOOTSTRAP), TACHOGRAPH_ENDPOINT="http://127.0.0.1:9"),
+        env=environment(tmp_path, PYTHONPATH=str(BOOTSTRAP), TACHOGRAPH__HUB="http://127.0.0.1:9"),
         capture_output=True,
         text=True,
         timeout=60,

@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from tachograph.exporters.otlp.settings import ENDPOINT
-from tachograph.identity.environment import setting, text
+from tachograph.identity.environment import JOB_ENDPOINT, JOB_HUB, setting, text
 from tachograph.identity.process_group import group_watch
 from tachograph.identity.program import command_name, unmark_start
 from tachograph.identity.rank import HELPERS, is_helper
@@ -105,7 +105,7 @@ def begin(*, directly: bool = True, forked: bool = False) -> None:
 
 def loads_instrumentors(environ: Mapping[str, str]) -> bool:
     """Tell whether zero code loads instrumentors itself, rather than ``opentelemetry-instrument``."""
-    return bool(text(environ, "TACHOGRAPH_ENDPOINT", "TACHOGRAPH_INSTRUMENT"))
+    return bool(text(environ, JOB_HUB, JOB_ENDPOINT, "TACHOGRAPH__INSTRUMENT"))
 
 
 def begun() -> bool:
@@ -116,27 +116,27 @@ def begun() -> bool:
 def zero_code_settings(environ: Mapping[str, str]) -> Settings:
     """Return the settings of zero code.
 
-    Under ``tachograph run`` TACHOGRAPH_ENDPOINT is the destination, TACHOGRAPH_INTERVAL (milliseconds) the interval.
-    If the destination is the hub that ``run`` has started, ``OTEL_EXPORTER_*`` and the choice of exporters do not
-    apply; an endpoint that the user named gets the headers, the protocol and so on of those variables, and no signal
-    whose exporter is ``none``. Without TACHOGRAPH_ENDPOINT all is as for ``start()``.
+    Under ``tachograph run`` TACHOGRAPH__HUB or TACHOGRAPH__ENDPOINT is the destination, and TACHOGRAPH__INTERVAL the
+    interval in milliseconds. ``OTEL_EXPORTER_*`` and the choice of exporters do not apply to the hub that ``run`` has
+    started. An endpoint that the user named gets the headers, the protocol and so on of those variables, and no signal
+    whose exporter is ``none``. Without either variable the settings are those of ``start()``.
 
     Raises:
         ValueError: a wrong value; the message names the variable.
     """
-    endpoint = text(environ, "TACHOGRAPH_ENDPOINT")
-    if not endpoint:
+    hub, endpoint = text(environ, JOB_HUB), text(environ, JOB_ENDPOINT)
+    if not hub and not endpoint:
         return read_settings(environ)
-    every = setting(environ, "", None, "TACHOGRAPH_INTERVAL")
+    every = setting(environ, "", None, "TACHOGRAPH__INTERVAL")
     interval = every.seconds() if every else None
-    if text(environ, "TACHOGRAPH_HUB") == "1":
+    if hub:
         rest = {key: value for key, value in environ.items() if not key.startswith("OTEL_EXPORTER_")}
         return read_settings(
             rest,
             metrics="otlp",
             traces=_if_all(environ),
             logs="otlp",
-            endpoint=endpoint,
+            endpoint=hub,
             protocol="http/protobuf",
             interval=interval,
         )
@@ -161,7 +161,7 @@ def _if_all(environ: Mapping[str, str]) -> str:
 
 
 def _instruments_all(environ: Mapping[str, str]) -> bool:
-    return text(environ, "TACHOGRAPH_INSTRUMENT") == "all"
+    return text(environ, "TACHOGRAPH__INSTRUMENT") == "all"
 
 
 def _is_errand() -> bool:
@@ -180,7 +180,7 @@ def _is_child_of_multiprocessing() -> bool:
 
 
 def _instrument(environ: Mapping[str, str]) -> None:
-    patterns = [line for line in environ.get("TACHOGRAPH_PROF", "").splitlines() if line.strip()]
+    patterns = [line for line in environ.get("TACHOGRAPH__PROF", "").splitlines() if line.strip()]
     instrument(patterns, environ)
     if _instruments_all(environ):
         _instrument_others(environ)

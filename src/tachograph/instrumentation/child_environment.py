@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tachograph.identity.environment import system_text
+from tachograph.identity.environment import JOB_ENDPOINT, JOB_HUB, system_text
 from tachograph.identity.program import FOLDER
 from tachograph.identity.rank import OWNER
 
@@ -41,13 +41,12 @@ def child_environment(
     """
     made = {
         **with_bootstrap(environ, run_id=run_id, instrument=instrument),
-        "TACHOGRAPH_ENDPOINT": endpoint,
-        "TACHOGRAPH_INTERVAL": f"{interval * 1000:g}",
-        "TACHOGRAPH_PROF": "\n".join(prof),
+        JOB_HUB if hub else JOB_ENDPOINT: endpoint,
+        "TACHOGRAPH__INTERVAL": f"{interval * 1000:g}",
+        "TACHOGRAPH__PROF": "\n".join(prof),
     }
-    for variable, wanted in (("TACHOGRAPH_HUB", hub), ("TACHOGRAPH_WAIT_COUNTERS", wait_counters)):
-        if wanted:
-            made[variable] = "1"
+    if wait_counters:
+        made["TACHOGRAPH_WAIT_COUNTERS"] = "1"
     if started is not None:
         made[FOLDER] = str(started)
     return made
@@ -64,13 +63,14 @@ def with_bootstrap(environ: Mapping[str, str], *, run_id: str, instrument: str) 
     made = {
         **environ,
         "TACHOGRAPH_RUN": system_text(run_id),
-        "TACHOGRAPH_START_NS": environ.get("TACHOGRAPH_START_NS") or str(time.time_ns()),
-        "TACHOGRAPH_INSTRUMENT": instrument,
+        "TACHOGRAPH__START_NS": environ.get("TACHOGRAPH__START_NS") or str(time.time_ns()),
+        "TACHOGRAPH__INSTRUMENT": instrument,
         "PYTHONPATH": _in_front(str(BOOTSTRAP), environ.get("PYTHONPATH", "")),
     }
-    # A run inside of a run is a job of its own; the mark of a rank around it would silence all of it.
-    made.pop(OWNER, None)
-    made.pop(FOLDER, None)
+    # A run inside of a run is a job of its own: it sends nothing to the hub around it, and the mark of a rank around it
+    # would silence all of it.
+    for variable in (OWNER, FOLDER, JOB_HUB, JOB_ENDPOINT):
+        made.pop(variable, None)
     return made
 
 

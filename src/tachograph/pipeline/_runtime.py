@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tachograph.exporters.otlp.settings import SIGNALS, Signal
-from tachograph.identity.environment import text
+from tachograph.identity.environment import JOB_HUB, text
 from tachograph.identity.process_group import group_watch
 from tachograph.identity.rank import is_helper
 from tachograph.pipeline._green_threads import PatchWatch, patched_by
@@ -191,7 +191,7 @@ class Runtime:
             from tachograph.pipeline._own_hub import say_no_hub
 
             say_no_hub()
-            guest.hub_url = text(os.environ, "TACHOGRAPH_ENDPOINT") if host.settings.own_hub else None
+            guest.hub_url = text(os.environ, JOB_HUB) or None
         host.guests = [*(other for other in host.guests if other.running), guest]
         return guest
 

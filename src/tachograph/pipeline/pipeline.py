@@ -21,7 +21,7 @@ from tachograph.exporters.otlp.settings import Signal
 from tachograph.exporters.prometheus.client import ClientRegistry
 from tachograph.exporters.prometheus.page import Page
 from tachograph.hardware import Closer, observe
-from tachograph.identity.environment import Setting, text
+from tachograph.identity.environment import JOB_HUB, Setting, text
 from tachograph.identity.program import note_undelivered, program_name
 from tachograph.identity.rank import speaks_for_node
 from tachograph.identity.resource import series_labels
@@ -214,8 +214,7 @@ class Pipeline:
         self._page = page = Page(labels, resource, self._registry, client=client)
         where = settings.prometheus_host, settings.prometheus_port
         # The hub's page has this process, too: a target of its own would double its series.
-        of_job = text(os.environ, "TACHOGRAPH_HUB") == "1" and text(os.environ, "TACHOGRAPH_ENDPOINT")
-        store = None if self._hub is not None or of_job else settings.store
+        store = None if self._hub is not None or text(os.environ, JOB_HUB) else settings.store
         try:
             self._endpoint = Endpoint(self._collection.read, page, *where, self._registry, store=store)
         except OSError as error:

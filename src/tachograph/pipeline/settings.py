@@ -16,7 +16,7 @@ from tachograph.exporters.otel_exporters import EntryPointExporter, installed, i
 from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal, endpoint_variables, read_otlp_settings
 from tachograph.exporters.spool import spool_limit_of
 from tachograph.identity import resource as who
-from tachograph.identity.environment import Setting, setting, system_text, text
+from tachograph.identity.environment import JOB_HUB, Setting, setting, system_text, text
 from tachograph.identity.extra import install_command
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.recording.points import Attributes, AttributeValue, attributes_key
@@ -312,7 +312,7 @@ def read_settings(
         curves=curves.choice(("hub", "all")) if curves else "hub",
         doctor=doctor.choice(("true", "false", "all")) if doctor else "true",
         named_logs=logs is not None or bool(text(environ, "OTEL_LOGS_EXPORTER")),
-        own_hub=text(environ, "TACHOGRAPH_HUB") == "1" and endpoint == text(environ, "TACHOGRAPH_ENDPOINT") != "",
+        own_hub=endpoint == text(environ, JOB_HUB) != "",
         **_description(tags, notes),
     )
 
