@@ -136,7 +136,7 @@ end_agent() {
 
 options=(--run-id "$SLURM_JOB_ID")
 if start_agent; then
-  options+=(--endpoint "http://$OTLP_HTTP")
+  options+=(--no-hub --endpoint "http://$OTLP_HTTP")
 else
   # Of this node: SQLite is not safe on a file system that nodes share.
   options+=(--store "$folder/store")

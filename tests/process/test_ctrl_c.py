@@ -89,7 +89,7 @@ print("goes on")
 def test_tachograph_run_passes_on_that_the_job_was_interrupted(tmp_path: Path) -> None:
     """Its status is that of a job that SIGINT has ended."""
     path = write(tmp_path, INTERRUPTED.format(records="tachograph.put_metric('loss', 1.0)"))
-    command = [*RUN, "--quiet", "--endpoint", "http://127.0.0.1:9", "--", sys.executable, str(path)]
+    command = [*RUN, "--quiet", "--no-hub", "--endpoint", "http://127.0.0.1:9", "--", sys.executable, str(path)]
     done = subprocess.run(command, env=environment(tmp_path), capture_output=True, timeout=60, check=False)
     assert done.returncode in {-signal.SIGINT, 128 + signal.SIGINT}
 

@@ -160,7 +160,7 @@ def test_wrong_values_are_said_before_the_job(tmp_path: Path) -> None:
         (("--tag", "x" * 65), {}, "a tag has at most 64 characters"),
         (("--tag", ""), {}, "--tag is '': it must not be empty"),
         (("--notes", "x" * 10_001), {}, "--notes has 10001 characters: notes have at most 10,000"),
-        (("--tag", "a", "--endpoint", "http://127.0.0.1:9"), {}, "--tag is for the hub, and there is none"),
+        (("--tag", "a", "--no-hub"), {}, "--tag has no effect with --no-hub"),
     ]
     for options, more, said in wrong:
         done = run(tmp_path, "touch", "ran", options=options, **more)

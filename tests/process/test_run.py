@@ -16,7 +16,7 @@ from programs import environment, write
 from receivers import receiving
 from tachograph import runs
 
-NOWHERE = ("--endpoint", "http://127.0.0.1:9")
+NOWHERE = ("--no-hub", "--endpoint", "http://127.0.0.1:9")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_two_lines_before_and_one_after(tmp_path: Path) -> None:
         (("--interval", "0", "true"), "--interval: an interval is above 0 seconds, not '0'"),
         (("--interval", "x", "true"), "--interval: seconds are a number from 0 on, not 'x'"),
         (("--endpoint", "ftp://x", "true"), "--endpoint is 'ftp://x'"),
-        (("--endpoint", "http://x", "--port", "1", "true"), "--port is for the hub"),
+        (("--no-hub", "--port", "1", "true"), "--port has no effect with --no-hub"),
         (("--run-id", " ", "true"), "--run-id must not be empty"),
         (("--prof", "train_step", "true"), "--prof: 'train_step': write package.module:function"),
     ],
@@ -156,11 +156,11 @@ def test_the_environment_gets_ours_and_keeps_otel(tmp_path: Path) -> None:
     assert own == "/own"
 
 
-def test_an_endpoint_of_the_environment_stands_for_the_hub(tmp_path: Path) -> None:
-    """With OTEL_EXPORTER_OTLP_ENDPOINT there is no hub, and nothing else to change."""
+def test_without_a_hub_an_endpoint_of_the_environment_gets_everything(tmp_path: Path) -> None:
+    """With ``--no-hub`` everything goes to OTEL_EXPORTER_OTLP_ENDPOINT, and nothing is stored."""
     program = "import tachograph\ntachograph.put_metric('loss', 0.5)"
     with receiving() as receiver:
-        done = run_program(tmp_path, program, OTEL_EXPORTER_OTLP_ENDPOINT=base(receiver))
+        done = run_program(tmp_path, program, options=("--no-hub",), OTEL_EXPORTER_OTLP_ENDPOINT=base(receiver))
         assert {path for path, _, _ in receiver.requests} == {"/v1/metrics", "/v1/logs"}
     assert done.stderr.splitlines()[0] == f"tachograph: telemetry goes to {base(receiver)}"
     assert not (tmp_path / "store").exists()
@@ -171,9 +171,9 @@ def test_an_endpoints_secrets_are_not_in_the_jobs_log(tmp_path: Path, way: str) 
     """User, password and query of an endpoint are sent, and not said."""
     endpoint = "http://u:hunter2@127.0.0.1:9/otlp?key=hunter3"
     if way == "option":
-        done = run(tmp_path, "env", options=("--endpoint", endpoint))
+        done = run(tmp_path, "env", options=("--no-hub", "--endpoint", endpoint))
     else:
-        done = run(tmp_path, "env", OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
+        done = run(tmp_path, "env", options=("--no-hub",), OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
     assert done.stderr.splitlines()[0] == "tachograph: telemetry goes to http://127.0.0.1:9/otlp"
     assert done.stderr.splitlines()[-1].endswith("what it recorded went to http://127.0.0.1:9/otlp")
     assert "hunter" not in done.stderr

@@ -178,9 +178,11 @@ def test_where_no_folder_can_be_made_the_job_runs(tmp_path: Path) -> None:
 
 
 def test_an_endpoint_of_ones_own_gets_no_marks(tmp_path: Path) -> None:
-    """With --endpoint there is no hub that could tell who has reported: nothing is noted, and nothing said."""
+    """With --no-hub there is no hub that could tell who has reported: nothing is noted, and nothing said."""
     with receiving() as receiver:
-        done = run(tmp_path, "env", options=("--endpoint", base(receiver)), TACHOGRAPH__STARTED=str(tmp_path))
+        done = run(
+            tmp_path, "env", options=("--no-hub", "--endpoint", base(receiver)), TACHOGRAPH__STARTED=str(tmp_path)
+        )
     assert "TACHOGRAPH__STARTED" not in done.stdout
 
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from tachograph.identity.environment import JOB_HUB, text
+from tachograph.identity.environment import JOB_ENDPOINT, JOB_HUB, text
 from tachograph.identity.process_group import Membership, group_watch
 from tachograph.identity.program import is_agent
 from tachograph.recording.values import INT64_MAX
@@ -131,10 +131,11 @@ def is_slurm_rank(environ: Mapping[str, str]) -> bool:
 def speaks_for_node(found: Mapping[str, object], environ: Mapping[str, str], pid: int) -> bool:
     """Tell whether a process with these attributes reports its node's hardware.
 
-    Under ``tachograph run`` the hub does; else local rank 0, and a process without a rank that is neither torchrun's
-    own nor a helper.
+    Under ``tachograph run`` the hub does, unless the user named an endpoint, which gets only what the job's processes
+    send. Else local rank 0 does, and a process without a rank that is neither torchrun's own nor a helper.
     """
-    if text(environ, JOB_HUB) or found.get("dl.role") == "agent":
+    is_hubs_task = text(environ, JOB_HUB) and not text(environ, JOB_ENDPOINT)
+    if is_hubs_task or found.get("dl.role") == "agent":
         return False
     return found.get("dl.local_rank", found.get("dl.rank", 0)) == 0 and not descends_from_rank(environ, pid)
 

@@ -17,8 +17,8 @@ BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 def child_environment(
     environ: Mapping[str, str],
     *,
+    hub: str,
     endpoint: str,
-    hub: bool,
     run_id: str,
     interval: float,
     prof: Sequence[str] = (),
@@ -26,12 +26,12 @@ def child_environment(
     wait_counters: bool = False,
     started: Path | None = None,
 ) -> dict[str, str]:
-    """Return the variables for a job whose processes send to ``endpoint``.
+    """Return the variables for a job whose processes send to a hub, to an endpoint, or to both.
 
     Args:
         environ: the variables that it would have without Tachograph; ``OTEL_*`` stay as they are.
-        endpoint: the base URL that OTLP goes to.
-        hub: whether that is our hub, to which the user's ``OTEL_EXPORTER_*`` do not apply.
+        hub: the URL of the job's hub, to which the user's ``OTEL_EXPORTER_*`` do not apply; empty for none.
+        endpoint: the base URL of the endpoint that the user named; empty for none.
         run_id: the run's id.
         interval: seconds between two exports.
         prof: patterns of functions to profile.
@@ -41,10 +41,13 @@ def child_environment(
     """
     made = {
         **with_bootstrap(environ, run_id=run_id, instrument=instrument),
-        JOB_HUB if hub else JOB_ENDPOINT: endpoint,
         "TACHOGRAPH__INTERVAL": f"{interval * 1000:g}",
         "TACHOGRAPH__PROF": "\n".join(prof),
     }
+    if hub:
+        made[JOB_HUB] = hub
+    if endpoint:
+        made[JOB_ENDPOINT] = endpoint
     if wait_counters:
         made["TACHOGRAPH_WAIT_COUNTERS"] = "1"
     if started is not None:

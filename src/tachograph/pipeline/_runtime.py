@@ -21,7 +21,7 @@ from tachograph.identity.process_group import group_watch
 from tachograph.identity.rank import is_helper
 from tachograph.pipeline._green_threads import PatchWatch, patched_by
 from tachograph.pipeline._process_identity import AmbientIdentity
-from tachograph.pipeline.destinations import CLOSING, Route, given
+from tachograph.pipeline.destinations import CLOSING, Route, given, hub_otlp
 from tachograph.pipeline.event_feed import GuestFeed
 from tachograph.pipeline.pipeline import EXIT_TIMEOUT, Pipeline
 from tachograph.pipeline.settings import Settings, read_settings
@@ -362,9 +362,5 @@ def _pages_alike(there: Settings, asked: Settings) -> bool:
 
 def _served_alike(there: Settings, asked: Settings) -> frozenset[Signal]:
     """Return the signals whose OTLP goes already where it was asked to go: it shall not arrive twice."""
-    return frozenset(
-        signal
-        for signal in SIGNALS
-        for found in [there.otlp_for(signal)]
-        if found is not None and found == asked.otlp_for(signal)
-    )
+    served = {*there.otlp, *(hub_otlp(there.job_hub) if there.job_hub else ())}
+    return frozenset(settings.signal for settings in asked.otlp if settings in served)

@@ -172,8 +172,9 @@ class Pipeline:
             served=self._served,
             hurries=self._events.is_half_full,
         )
-        if self._hub is not None:
-            own.append(to_hub(self._hub.url, settings, self._registry, hurries=self._events.is_half_full))
+        hub_url = settings.job_hub if self._hub is None else self._hub.url
+        if hub_url:
+            own.append(to_hub(hub_url, settings, self._registry, hurries=self._events.is_half_full))
         providers.joins_logs = awaits_logs and external_logger_provider() is None  # else it is among the routes
         self._routes.own = own
         self._serves = ours and "prometheus" in settings.metrics
@@ -464,11 +465,12 @@ class Pipeline:
 
     def _note_undelivered(self, lost_events: int, *, exiting: bool) -> None:
         """Note for ``tachograph run`` how much did not reach the job's hub, which cannot be told any more."""
-        if not exiting or not self.settings.own_hub:
+        to_job_hub = [route for route in self._routes.own if route.is_job_hub]
+        if not exiting or not to_job_hub:
             return
         given_up = lost_events
         unanswered = 0
-        for route in self._routes.own:
+        for route in to_job_hub:
             undelivered, without_answer = route.left_over()
             given_up += undelivered
             unanswered += without_answer

@@ -68,6 +68,7 @@ class Settings:
         named_logs: exporters of logs were chosen, rather than implied by an endpoint: they get the records of the
             program's own logging, too.
         own_hub: OTLP goes to the hub of the ``tachograph run`` around it.
+        job_hub: the URL of that hub if it gets everything in addition to the destinations above; else empty.
         hub: the process was asked to have a hub of its own.
         tags: of the run; no setting of a pipeline, so that they do not make two of them differ.
         notes: of the run, the same.
@@ -97,6 +98,7 @@ class Settings:
     doctor: str = "true"
     named_logs: bool = False
     own_hub: bool = False
+    job_hub: str = ""
     hub: bool = False
     tags: tuple[str, ...] = field(default=(), compare=False)
     notes: str = field(default="", compare=False)
