@@ -188,10 +188,10 @@ def test_tags_and_notes_are_shown_everywhere(tmp_path: Path) -> None:
     assert "tags adam, baseline, two words" in shown
     assert shown[shown.index("from the program") + 1] == "in two lines"
     assert ["PROGRAM", "VALUE"] in [line.split() for line in shown]
-    assert [line.split()[0] for line in told("list")] == ["RUN", "job", "other"]
+    assert [line.split()[0] for line in told("list")] == ["RUN", "other", "job"]
     (line,) = told("list", "--tag", "adam", "--tag", "baseline")[1:]
     assert line.endswith("adam, baseline, two words")
-    assert told("list", "--tag", "adam", "--tag", "none") == [f"none of the 2 runs is one of these in {store}"]
+    assert told("list", "--tag", "adam", "--tag", "none") == [f"none of the 2 runs in {store} matches"]
     with serving(store) as hub:
         one: Any = json.load(urllib.request.urlopen(f"{hub.url}/api/runs/job", timeout=30))
         every: Any = json.load(urllib.request.urlopen(f"{hub.url}/api/runs", timeout=30))

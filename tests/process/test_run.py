@@ -62,13 +62,13 @@ def test_two_lines_before_and_one_after(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "what shall be run"),
+        ((), "no command given; for example: tachograph run -- "),
         (("--prot", "1", "--", "true"), "--prot"),
-        (("--port", "70000", "true"), "argument --port: a port is a number from 0 to 65535"),
+        (("--port", "70000", "true"), "argument --port: expected a port from 0 to 65535"),
         (("--bogus", "--", "true"), "unrecognized arguments: --bogus\n"),
         (("--port", "--", "true"), "argument --port: expected one argument"),
-        (("--interval", "0", "true"), "--interval: an interval is above 0 seconds, not '0'"),
-        (("--interval", "x", "true"), "--interval: seconds are a number from 0 on, not 'x'"),
+        (("--interval", "0", "true"), "--interval: expected a duration above 0, not '0'"),
+        (("--interval", "x", "true"), "--interval: expected a duration such as 30s, 5m, 12h or 30d, not 'x'"),
         (("--endpoint", "ftp://x", "true"), "--endpoint is 'ftp://x'"),
         (("--no-hub", "--port", "1", "true"), "--port has no effect with --no-hub"),
         (("--run-id", " ", "true"), "--run-id must not be empty"),
