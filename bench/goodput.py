@@ -50,7 +50,7 @@ class Slow:
 net = nn.Linear(8, 8)
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
 steps = iter(torch.utils.data.DataLoader(Data(10_000, 0.02 * scale)))
-note("begin", start=int(os.environ["TACHOGRAPH_START_NS"]) / 1e9)
+note("begin", start=int(os.environ["TACHOGRAPH__START_NS"]) / 1e9)
 for step in range(first, 160):
     begun = time.perf_counter()
     x, _ = next(steps)

@@ -108,7 +108,7 @@ def running(
     """
     port = free_port() if to is None else to.prometheus
     command = [sys.executable, "-m", "tachograph", "run", "--run-id", "the run"]
-    command += ["--port", str(port)] if to is None else ["--endpoint", f"http://127.0.0.1:{to.http}"]
+    command += ["--port", str(port)] if to is None else ["--no-hub", "--endpoint", f"http://127.0.0.1:{to.http}"]
     command += [] if linger or to else ["--linger", "0"]
     command += ["--", sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     command += [f"--max-restarts={restarts}", "--monitor-interval=0.5", str(write(folder, PROGRAM))]

@@ -137,7 +137,7 @@ end_agent() {
 
 options=(--run-id "$SLURM_JOB_ID")
 if start_agent; then
-  options+=(--endpoint "http://$OTLP_HTTP")
+  options+=(--no-hub --endpoint "http://$OTLP_HTTP")
 else
   # On a local disk: SQLite is not safe on a network file system.
   options+=(--store "$folder/store")

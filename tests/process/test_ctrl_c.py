@@ -77,7 +77,7 @@ class Interrupts:
 sys.meta_path.insert(0, Interrupts())
 from tachograph.instrumentation.child_environment import BOOTSTRAP
 sys.path.insert(0, str(BOOTSTRAP))
-os.environ["TACHOGRAPH_INSTRUMENT"] = "1"
+os.environ["TACHOGRAPH__INSTRUMENT"] = "1"
 sys.modules.pop("sitecustomize", None)
 import sitecustomize
 print("goes on")
@@ -89,7 +89,7 @@ print("goes on")
 def test_tachograph_run_passes_on_that_the_job_was_interrupted(tmp_path: Path) -> None:
     """Its status is that of a job that SIGINT has ended."""
     path = write(tmp_path, INTERRUPTED.format(records="tachograph.put_metric('loss', 1.0)"))
-    command = [*RUN, "--quiet", "--endpoint", "http://127.0.0.1:9", "--", sys.executable, str(path)]
+    command = [*RUN, "--quiet", "--no-hub", "--endpoint", "http://127.0.0.1:9", "--", sys.executable, str(path)]
     done = subprocess.run(command, env=environment(tmp_path), capture_output=True, timeout=60, check=False)
     assert done.returncode in {-signal.SIGINT, 128 + signal.SIGINT}
 

@@ -43,7 +43,7 @@ def test_the_reason_and_no_message(tmp_path: Path, ending: str) -> None:
         done = run_program(
             tmp_path,
             f"import sys, tachograph\ntachograph.put_metric('loss', 0.5)\n{source}",
-            options=("--endpoint", base(receiver)),
+            options=("--no-hub", "--endpoint", base(receiver)),
         )
         assert last_word(receiver) == (reason, kind)
     assert ("caught" in done.stdout) is ("own" in ending)
@@ -65,7 +65,9 @@ def test_a_child_of_multiprocessing(tmp_path: Path, method: str) -> None:
             child.join()
     """
     with receiving() as receiver:
-        done = run_program(tmp_path, program, options=("--endpoint", base(receiver)), TACHOGRAPH_HELPERS="true")
+        done = run_program(
+            tmp_path, program, options=("--no-hub", "--endpoint", base(receiver)), TACHOGRAPH_HELPERS="true"
+        )
         assert "ValueError: boom" in done.stderr
         assert "tachograph/pipeline" not in done.stderr  # its traceback is the program's own
         found = [event for event in events(receiver) if event.name == "tachograph.process.end"]

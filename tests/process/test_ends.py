@@ -315,7 +315,7 @@ tachograph.start(metrics="jsonl", jsonl="rank.jsonl" if len(sys.argv) < 2 else "
 tachograph.put_metric("x.success", 1)
 if len(sys.argv) < 2:
     subprocess.run([sys.executable, __file__, "helper"], check=True)
-    print(os.environ["TACHOGRAPH_OWNER"] == f"3:1:{os.getpid()}")
+    print(os.environ["TACHOGRAPH__OWNER"] == f"3:1:{os.getpid()}")
 """,
         RANK="3",
         LOCAL_RANK="1",

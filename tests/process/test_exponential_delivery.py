@@ -125,7 +125,7 @@ def test_a_hub_of_ours_gets_intervals_beside_once_it_has_answered(tmp_path: Path
 def test_the_hub_of_the_run_gets_them_from_the_first_request_on(tmp_path: Path) -> None:
     """Under ``tachograph run`` it is known: the slow first step is in its own interval alone."""
     with receiving(*OURS) as receiver:
-        hub = {"TACHOGRAPH_HUB": "1", "TACHOGRAPH_ENDPOINT": "{url}", "OTEL_EXPORTER_OTLP_ENDPOINT": ""}
+        hub = {"TACHOGRAPH__HUB": "{url}", "OTEL_EXPORTER_OTLP_ENDPOINT": ""}
         assert send(tmp_path, receiver, "endpoint='{url}'", **hub) == ("True\n", "")
         first, last = arrived(receiver)
     assert kinds([first, last]) == [["histogram", "exponential_histogram"]] * 2
@@ -137,7 +137,7 @@ def test_the_hub_of_the_run_gets_them_from_the_first_request_on(tmp_path: Path) 
 def test_another_endpoint_of_a_program_under_run_is_no_hub(tmp_path: Path) -> None:
     """A collector that the program names itself gets explicit histograms alone, beside whichever hub it runs."""
     with receiving() as receiver:
-        hub = {"TACHOGRAPH_HUB": "1", "TACHOGRAPH_ENDPOINT": "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_ENDPOINT": ""}
+        hub = {"TACHOGRAPH__HUB": "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_ENDPOINT": ""}
         assert send(tmp_path, receiver, "endpoint='{url}'", **hub)[0] == "True\n"
         assert kinds(arrived(receiver)) == [["histogram"]] * 2
 

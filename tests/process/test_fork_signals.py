@@ -89,7 +89,18 @@ def test_sigterm_to_a_child_that_has_just_been_forked_ends_that_child_alone(tmp_
 def test_a_pool_ends_no_job_of_tachograph_run(tmp_path: Path) -> None:
     """The same holds for a program that does not know about Tachograph."""
     path = write(tmp_path, SLOW_FORKS + "import signal\n" + POOL + LIVES)
-    command = [*RUN, "--quiet", "--endpoint", "http://127.0.0.1:9", "--", sys.executable, "-W", "ignore", str(path)]
+    command = [
+        *RUN,
+        "--quiet",
+        "--no-hub",
+        "--endpoint",
+        "http://127.0.0.1:9",
+        "--",
+        sys.executable,
+        "-W",
+        "ignore",
+        str(path),
+    ]
     done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "[0, 1, 2]\n" * 3 + "lives\n")
 

@@ -42,7 +42,7 @@ def test_nothing_is_observed_unless_it_is_asked_for(tmp_path: Path) -> None:
         ({}, {"system", "process"}),
         ({"RANK": "8", "LOCAL_RANK": "0"}, {"system", "process"}),
         ({"RANK": "1", "LOCAL_RANK": "1"}, {"process"}),
-        ({"RANK": "0", "LOCAL_RANK": "0", "TACHOGRAPH_HUB": "1"}, {"process"}),
+        ({"RANK": "0", "LOCAL_RANK": "0", "TACHOGRAPH__HUB": "http://127.0.0.1:9"}, {"process"}),
     ],
 )
 def test_one_process_of_a_node_speaks_for_it(tmp_path: Path, environ: dict[str, str], who: set[str]) -> None:
@@ -69,7 +69,7 @@ def test_neither_agents_nor_helpers_speak_for_a_node() -> None:
     """Torchrun's own process and a data-loader worker leave that to local rank 0."""
     assert speaks_for_node({"dl.rank": 0}, {}, 7)
     assert not speaks_for_node({"dl.role": "agent"}, {}, 7)
-    assert not speaks_for_node({"dl.local_rank": 0}, {"TACHOGRAPH_OWNER": "0:0:6"}, 7)
+    assert not speaks_for_node({"dl.local_rank": 0}, {"TACHOGRAPH__OWNER": "0:0:6"}, 7)
 
 
 def test_the_hub_says_what_its_machine_does(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_job_has_its_machine_once(tmp_path: Path) -> None:
         import re, os, time, urllib.request
         import tachograph
         tachograph.put_metric("loss", 1.0, "train")
-        url = os.environ["TACHOGRAPH_ENDPOINT"].rstrip("/") + "/metrics"
+        url = os.environ["TACHOGRAPH__HUB"].rstrip("/") + "/metrics"
         deadline, page = time.monotonic() + 20, ""
         while time.monotonic() < deadline and not ("system_cpu_time" in page and "process_cpu_time" in page):
             time.sleep(0.3)

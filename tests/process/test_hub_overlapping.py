@@ -32,7 +32,7 @@ PROGRAM = """
 
 def start(folder: Path, hub: Command, number: int, steps: int) -> subprocess.Popen[str]:
     """Start a program, as ``tachograph run`` does, that says its number so many times; -1 does not end by itself."""
-    env = child_environment(environment(folder), endpoint=hub.url, hub=True, run_id="sweep", interval=0.2)
+    env = child_environment(environment(folder), hub=hub.url, endpoint="", run_id="sweep", interval=0.2)
     return subprocess.Popen([sys.executable, write(folder, PROGRAM), str(number), str(steps)], env=env, text=True)
 
 

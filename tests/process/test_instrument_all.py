@@ -79,7 +79,7 @@ def requests_counted(receiver: Receiver) -> dict[int, int]:
 def test_spans_and_metrics_of_a_real_instrumentor_arrive(tmp_path: Path) -> None:
     """Each request is a span and a duration at the destination, our own deliveries are none; no global is set."""
     with receiving() as receiver:
-        options = ("--endpoint", base(receiver), "--interval", "0.2", "--instrument", "all")
+        options = ("--no-hub", "--endpoint", base(receiver), "--interval", "0.2", "--instrument", "all")
         done = run_program(tmp_path, FIVE_REQUESTS, options=options)
         assert (done.returncode, done.stdout) == (0, PROXIES), done.stderr
         assert spans(receiver) == [("requests", "asked")] * 5
@@ -89,7 +89,7 @@ def test_spans_and_metrics_of_a_real_instrumentor_arrive(tmp_path: Path) -> None
 def test_without_it_nothing_of_theirs_arrives(tmp_path: Path) -> None:
     """Without ``--instrument all`` there is neither a span nor a metric of theirs."""
     with receiving() as receiver:
-        done = run_program(tmp_path, FIVE_REQUESTS, options=("--endpoint", base(receiver)))
+        done = run_program(tmp_path, FIVE_REQUESTS, options=("--no-hub", "--endpoint", base(receiver)))
         assert (done.returncode, done.stdout) == (0, PROXIES), done.stderr
         assert (spans(receiver), requests_counted(receiver)) == ([], {})
 
@@ -133,7 +133,7 @@ def test_the_programs_own_providers_stay_theirs(tmp_path: Path) -> None:
         print([span.name for span in memory.get_finished_spans()], "loss" in names, "http.client.duration" in names)
     """
     with receiving() as receiver:
-        options = ("--endpoint", base(receiver), "--interval", "0.2", "--instrument", "all")
+        options = ("--no-hub", "--endpoint", base(receiver), "--interval", "0.2", "--instrument", "all")
         done = run_program(tmp_path, program, options=options)
         assert (done.returncode, done.stdout) == (0, "['mine'] True False\n"), done.stderr
         assert spans(receiver) == [("requests", "asked")]
@@ -160,7 +160,7 @@ def test_events_of_an_instrumentor_arrive(tmp_path: Path) -> None:
         "    def _uninstrument(self, **kwargs): pass\n"
     )
     with receiving() as receiver:
-        options = ("--endpoint", base(receiver), "--instrument", "all")
+        options = ("--no-hub", "--endpoint", base(receiver), "--instrument", "all")
         done = run_program(tmp_path, "print('job')", options=options, PYTHONPATH=str(tmp_path))
         found = {event.name: event.attributes for event in events(receiver)}
     assert (done.returncode, done.stdout) == (0, "job\n"), done.stderr
@@ -189,7 +189,7 @@ def test_a_forked_rank_has_providers_of_its_own(tmp_path: Path) -> None:
     )
     pytest.importorskip("torch")
     with receiving() as receiver:
-        options = ("--endpoint", base(receiver), "--interval", "0.2", "--instrument", "all")
+        options = ("--no-hub", "--endpoint", base(receiver), "--interval", "0.2", "--instrument", "all")
         done = run_program(tmp_path, program, options=options, timeout=120, GLOO_SOCKET_IFNAME="lo")
         assert done.returncode == 0, done.stderr
         assert sorted(requests_counted(receiver).values()) == [3, 5]

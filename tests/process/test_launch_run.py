@@ -160,7 +160,7 @@ def test_wrong_values_are_said_before_the_job(tmp_path: Path) -> None:
         (("--tag", "x" * 65), {}, "a tag has at most 64 characters"),
         (("--tag", ""), {}, "--tag is '': it must not be empty"),
         (("--notes", "x" * 10_001), {}, "--notes has 10001 characters: notes have at most 10,000"),
-        (("--tag", "a", "--endpoint", "http://127.0.0.1:9"), {}, "--tag is for the hub, and there is none"),
+        (("--tag", "a", "--no-hub"), {}, "--tag has no effect with --no-hub"),
     ]
     for options, more, said in wrong:
         done = run(tmp_path, "touch", "ran", options=options, **more)
@@ -188,10 +188,10 @@ def test_tags_and_notes_are_shown_everywhere(tmp_path: Path) -> None:
     assert "tags adam, baseline, two words" in shown
     assert shown[shown.index("from the program") + 1] == "in two lines"
     assert ["PROGRAM", "VALUE"] in [line.split() for line in shown]
-    assert [line.split()[0] for line in told("list")] == ["RUN", "job", "other"]
+    assert [line.split()[0] for line in told("list")] == ["RUN", "other", "job"]
     (line,) = told("list", "--tag", "adam", "--tag", "baseline")[1:]
     assert line.endswith("adam, baseline, two words")
-    assert told("list", "--tag", "adam", "--tag", "none") == [f"none of the 2 runs is one of these in {store}"]
+    assert told("list", "--tag", "adam", "--tag", "none") == [f"none of the 2 runs in {store} matches"]
     with serving(store) as hub:
         one: Any = json.load(urllib.request.urlopen(f"{hub.url}/api/runs/job", timeout=30))
         every: Any = json.load(urllib.request.urlopen(f"{hub.url}/api/runs", timeout=30))

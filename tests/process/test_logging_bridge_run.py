@@ -69,7 +69,7 @@ def test_elsewhere_only_where_logs_are_asked_for(tmp_path: Path, asked: dict[str
     """A receiver that is no hub of ours gets no text of the program's, unless OTEL_LOGS_EXPORTER names an exporter."""
     program = "import logging; logging.warning('private'); import tachograph; tachograph.put_metric('a', 1)"
     with receiving() as receiver:
-        done = run_program(tmp_path, program, options=("--endpoint", base(receiver)), **asked)
+        done = run_program(tmp_path, program, options=("--no-hub", "--endpoint", base(receiver)), **asked)
     assert done.returncode == 0, done.stderr
     assert [event.name for event in events(receiver) if event.name == LOG] == [LOG] * len(asked)
     assert any(b"private" in body for _, _, body in receiver.requests) is bool(asked)

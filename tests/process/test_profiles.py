@@ -214,7 +214,7 @@ def test_workers_that_multiprocessing_spawns_find_it_profiled(tmp_path: Path) ->
         ({}, True),
         ({"RANK": "2", "LOCAL_RANK": "0"}, True),
         ({"RANK": "1", "LOCAL_RANK": "1"}, False),
-        ({"RANK": "0", "LOCAL_RANK": "0", "TACHOGRAPH_OWNER": "0:0:1"}, False),
+        ({"RANK": "0", "LOCAL_RANK": "0", "TACHOGRAPH__OWNER": "0:0:1"}, False),
     ],
 )
 def test_a_pattern_that_matches_nothing_is_said_once_a_node(tmp_path: Path, place: dict[str, str], said: bool) -> None:

@@ -189,7 +189,7 @@ def test_the_runs_own_hub_beyond_loopback(tmp_path: Path, proxy: Proxy, *, own: 
     thread.start()
     try:
         endpoint = f"http://{own_address()}:{listener.server_port}"
-        job = {"TACHOGRAPH_ENDPOINT": endpoint, "TACHOGRAPH_HUB": "1" if own else "", "PYTHONPATH": str(BOOTSTRAP)}
+        job = {"TACHOGRAPH__HUB" if own else "TACHOGRAPH__ENDPOINT": endpoint, "PYTHONPATH": str(BOOTSTRAP)}
         run(tmp_path, "import tachograph\ntachograph.put_metric('loss', 0.5)", **proxy.environ, **job)
     finally:
         listener.shutdown()
@@ -213,9 +213,9 @@ def test_every_address_of_loopback_goes_direct(host: str, port: int, scheme: str
     assert goes_direct(url, {})
     assert not goes_direct(far, {})
     assert not goes_direct(f"{scheme}://127.0.0.1.{FAR}:{port}", {})
-    assert not goes_direct(far, {"TACHOGRAPH_ENDPOINT": f"{scheme}://{FAR}:{port}"})
-    assert goes_direct(far, {"TACHOGRAPH_ENDPOINT": f"{scheme}://{FAR}:{port}", "TACHOGRAPH_HUB": "1"})
-    assert not goes_direct(far, {"TACHOGRAPH_ENDPOINT": f"{scheme}://{FAR}:{port % 65535 + 1}", "TACHOGRAPH_HUB": "1"})
+    assert not goes_direct(far, {"TACHOGRAPH__ENDPOINT": f"{scheme}://{FAR}:{port}"})
+    assert goes_direct(far, {"TACHOGRAPH__HUB": f"{scheme}://{FAR}:{port}"})
+    assert not goes_direct(far, {"TACHOGRAPH__HUB": f"{scheme}://{FAR}:{port % 65535 + 1}"})
 
 
 @given(loopback | st.just(FAR), st.sampled_from(["http", "https"]), st.sampled_from(["http", "https", "all"]))

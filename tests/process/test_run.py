@@ -16,7 +16,7 @@ from programs import environment, write
 from receivers import receiving
 from tachograph import runs
 
-NOWHERE = ("--endpoint", "http://127.0.0.1:9")
+NOWHERE = ("--no-hub", "--endpoint", "http://127.0.0.1:9")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_two_lines_before_and_one_after(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "no command given"),
+        ((), "no command given; for example: tachograph run -- "),
         (("--prot", "1", "--", "true"), "--prot"),
         (("--port", "70000", "true"), "argument --port: expected a port from 0 to 65535, not '70000'"),
         (("--bogus", "--", "true"), "unrecognized arguments: --bogus\n"),
@@ -70,7 +70,7 @@ def test_two_lines_before_and_one_after(tmp_path: Path) -> None:
         (("--interval", "0", "true"), "--interval: expected a duration above 0, not '0'"),
         (("--interval", "x", "true"), "--interval: expected a duration such as 30s, 5m, 12h or 30d, not 'x'"),
         (("--endpoint", "ftp://x", "true"), "--endpoint is 'ftp://x'"),
-        (("--endpoint", "http://x", "--port", "1", "true"), "--port is for the hub"),
+        (("--no-hub", "--port", "1", "true"), "--port has no effect with --no-hub"),
         (("--run-id", " ", "true"), "--run-id must not be empty"),
         (("--prof", "train_step", "true"), "--prof: 'train_step': use package.module:function"),
     ],
@@ -99,7 +99,7 @@ def test_without_a_hub_the_job_runs_all_the_same(tmp_path: Path) -> None:
     assert "cannot start the hub, so the job runs without telemetry: " in done.stderr
     assert "; --store names another folder" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert "TACHOGRAPH_ENDPOINT" not in done.stdout
+    assert "TACHOGRAPH__HUB" not in done.stdout
 
 
 def test_a_home_that_cannot_be_written_costs_no_telemetry(tmp_path: Path) -> None:
@@ -143,13 +143,13 @@ def test_the_environment_gets_ours_and_keeps_otel(tmp_path: Path) -> None:
     found = dict(line.split("=", 1) for line in done.stdout.split("\0") if "=" in line)
     given_by_us = ("TACHOGRAPH_STORE", "TACHOGRAPH_SYSTEM_METRICS")
     ours = {key: value for key, value in found.items() if key.startswith("TACHOGRAPH_") and key not in given_by_us}
-    assert abs(int(ours.pop("TACHOGRAPH_START_NS")) - time.time_ns()) < 60e9
+    assert abs(int(ours.pop("TACHOGRAPH__START_NS")) - time.time_ns()) < 60e9
     assert ours == {
-        "TACHOGRAPH_ENDPOINT": "http://127.0.0.1:9",
-        "TACHOGRAPH_INTERVAL": "500",
+        "TACHOGRAPH__ENDPOINT": "http://127.0.0.1:9",
+        "TACHOGRAPH__INTERVAL": "500",
         "TACHOGRAPH_RUN": "r",
-        "TACHOGRAPH_PROF": "a:b\nc:*",
-        "TACHOGRAPH_INSTRUMENT": "all",
+        "TACHOGRAPH__PROF": "a:b\nc:*",
+        "TACHOGRAPH__INSTRUMENT": "all",
     }
     assert {key: value for key, value in found.items() if key.startswith("OTEL_")} == {"OTEL_SERVICE_NAME": "mine"}
     folder, own = found["PYTHONPATH"].split(os.pathsep)
@@ -157,11 +157,11 @@ def test_the_environment_gets_ours_and_keeps_otel(tmp_path: Path) -> None:
     assert own == "/own"
 
 
-def test_an_endpoint_of_the_environment_stands_for_the_hub(tmp_path: Path) -> None:
-    """With OTEL_EXPORTER_OTLP_ENDPOINT there is no hub, and nothing else to change."""
+def test_without_a_hub_an_endpoint_of_the_environment_gets_everything(tmp_path: Path) -> None:
+    """With ``--no-hub`` everything goes to OTEL_EXPORTER_OTLP_ENDPOINT, and nothing is stored."""
     program = "import tachograph\ntachograph.put_metric('loss', 0.5)"
     with receiving() as receiver:
-        done = run_program(tmp_path, program, OTEL_EXPORTER_OTLP_ENDPOINT=base(receiver))
+        done = run_program(tmp_path, program, options=("--no-hub",), OTEL_EXPORTER_OTLP_ENDPOINT=base(receiver))
         assert {path for path, _, _ in receiver.requests} == {"/v1/metrics", "/v1/logs"}
     assert done.stderr.splitlines()[0] == f"tachograph: sending telemetry to {base(receiver)}"
     assert not (tmp_path / "store").exists()
@@ -172,10 +172,10 @@ def test_an_endpoints_secrets_are_not_in_the_jobs_log(tmp_path: Path, way: str) 
     """User, password and query of an endpoint are sent, and not said."""
     endpoint = "http://u:hunter2@127.0.0.1:9/otlp?key=hunter3"
     if way == "option":
-        done = run(tmp_path, "env", options=("--endpoint", endpoint))
+        done = run(tmp_path, "env", options=("--no-hub", "--endpoint", endpoint))
     else:
-        done = run(tmp_path, "env", OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
+        done = run(tmp_path, "env", options=("--no-hub",), OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
     assert done.stderr.splitlines()[0] == "tachograph: sending telemetry to http://127.0.0.1:9/otlp"
     assert done.stderr.splitlines()[-1].endswith("telemetry was sent to http://127.0.0.1:9/otlp")
     assert "hunter" not in done.stderr
-    assert f"TACHOGRAPH_ENDPOINT={endpoint}" in done.stdout
+    assert f"TACHOGRAPH__ENDPOINT={endpoint}" in done.stdout

@@ -20,7 +20,7 @@ from programs import environment, run, write
 from tachograph.cli._job import run_job
 from tachograph.pipeline.hub_process import HubProcess
 
-NOWHERE = ("--endpoint", "http://127.0.0.1:9")
+NOWHERE = ("--no-hub", "--endpoint", "http://127.0.0.1:9")
 
 COUNTING = """
     import os, signal, sys, time

@@ -23,7 +23,7 @@ from tachograph.instrumentation.child_environment import BOOTSTRAP
 
 pytest.importorskip("uvicorn")
 
-NOWHERE = "TACHOGRAPH_ENDPOINT=http://127.0.0.1:9"  # in a process of a job: nothing of it reaches the hub
+NOWHERE = "TACHOGRAPH__HUB=http://127.0.0.1:9"  # in a process of a job: nothing of it reaches the hub
 
 
 def last(done: subprocess.CompletedProcess[str]) -> str:
@@ -54,7 +54,7 @@ def test_a_process_whose_telemetry_cannot_begin(tmp_path: Path) -> None:
     program = write(tmp_path, "print('ran')", "wrong.py")
     (tmp_path / "own" / "tachograph").mkdir(parents=True)
     (tmp_path / "own" / "tachograph" / "__init__.py").write_text("raise ImportError('not this one')")
-    for reason in ("TACHOGRAPH_INTERVAL=never", f"PYTHONPATH={BOOTSTRAP}{os.pathsep}{tmp_path / 'own'}"):
+    for reason in ("TACHOGRAPH__INTERVAL=never", f"PYTHONPATH={BOOTSTRAP}{os.pathsep}{tmp_path / 'own'}"):
         done = run(tmp_path, "env", reason, sys.executable, str(program))
         assert done.stdout == "ran\n"
         assert re.search(r"; wrong\.py \(pid \d+\) started but never reported; ", last(done))
@@ -65,7 +65,7 @@ def test_ranks_are_named_by_their_rank(tmp_path: Path) -> None:
     program = """
         import os, subprocess, sys, tachograph
         if len(sys.argv) == 1:
-            code, wrong = [sys.executable, __file__, "rank"], {"TACHOGRAPH_INTERVAL": "never"}
+            code, wrong = [sys.executable, __file__, "rank"], {"TACHOGRAPH__INTERVAL": "never"}
             of_each = [{**os.environ, "RANK": str(n), **(wrong if n != 3 else {})} for n in range(8)]
             ranks = [subprocess.Popen(code, env=environ) for environ in of_each]
             sys.exit(any([rank.wait() for rank in ranks]))
@@ -148,7 +148,7 @@ def test_no_folder_is_left(tmp_path: Path) -> None:
     """The marks are gone after the job, and also where ``tachograph run`` itself was killed."""
     more = {"TMPDIR": str(tmp_path / "tmp")}
     (tmp_path / "tmp").mkdir()
-    seen = run(tmp_path, "sh", "-c", 'ls -ld "$TACHOGRAPH_STARTED"', **more)
+    seen = run(tmp_path, "sh", "-c", 'ls -ld "$TACHOGRAPH__STARTED"', **more)
     assert seen.stdout.startswith("drwx------")
     assert list((tmp_path / "tmp").iterdir()) == []
     with subprocess.Popen(
@@ -176,10 +176,12 @@ def test_where_no_folder_can_be_made_the_job_runs(tmp_path: Path) -> None:
 
 
 def test_an_endpoint_of_ones_own_gets_no_marks(tmp_path: Path) -> None:
-    """With --endpoint there is no hub that could tell who has reported: nothing is noted, and nothing said."""
+    """With --no-hub there is no hub that could tell who has reported: nothing is noted, and nothing said."""
     with receiving() as receiver:
-        done = run(tmp_path, "env", options=("--endpoint", base(receiver)), TACHOGRAPH_STARTED=str(tmp_path))
-    assert "TACHOGRAPH_STARTED" not in done.stdout
+        done = run(
+            tmp_path, "env", options=("--no-hub", "--endpoint", base(receiver)), TACHOGRAPH__STARTED=str(tmp_path)
+        )
+    assert "TACHOGRAPH__STARTED" not in done.stdout
 
 
 @pytest.mark.torch
@@ -201,14 +203,14 @@ def test_what_was_marked_is_what_is_left(marks: dict[int, tuple[int | None, str]
     with tempfile.TemporaryDirectory() as folder:
         found = StartMarks(Path(folder))
         for pid, (rank, program) in marks.items():
-            mark_start({"TACHOGRAPH_STARTED": folder}, rank, program)
+            mark_start({"TACHOGRAPH__STARTED": folder}, rank, program)
             Path(folder, str(os.getpid())).rename(Path(folder, str(pid)))
         heard = {pid for pid in marks if pid % 2}
         for pid in heard:
             found.heard(pid)
             found.heard(pid)
         left = found.left()
-        unmark_start({"TACHOGRAPH_STARTED": folder})
+        unmark_start({"TACHOGRAPH__STARTED": folder})
     assert left["processes"] == len(marks) - len(heard)
     for each in left["first"]:
         assert each["rank"] == marks[each["pid"]][0]

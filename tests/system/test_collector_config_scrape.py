@@ -27,7 +27,7 @@ import os, sys, time
 import tachograph
 
 rank = int(os.environ["RANK"])
-if "TACHOGRAPH_ENDPOINT" not in os.environ:
+if "TACHOGRAPH__HUB" not in os.environ:
     tachograph.start(prometheus_port=0, **({"endpoint": os.environ["TO"]} if "TO" in os.environ else {}))
 step = tachograph.declare("step", kind="histogram", unit="s", description="Steps.", boundaries=[0.1, 1, 10], group="g")
 for number in range(40):

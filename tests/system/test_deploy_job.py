@@ -27,7 +27,7 @@ def job(folder: Path, of: Container, port: int) -> subprocess.CompletedProcess[s
     """Run a program as a container would, which finds its receiver on another port of this machine."""
     told = {name: value for name, value in of.env.items() if name.startswith("OTEL_") and value}
     env = environment(folder, **{**told, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}"})
-    run = [TACHOGRAPH, "run", "--", sys.executable, str(write(folder, PROGRAM))]
+    run = [TACHOGRAPH, "run", "--no-hub", "--", sys.executable, str(write(folder, PROGRAM))]
     return subprocess.run(run, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -219,7 +219,7 @@ def test_an_agent_that_the_node_has_is_used(tmp_path: Path) -> None:
         )
         answering.join(10)
     assert "using the agent that already runs on this node" in done.stderr
-    assert done.stdout.startswith("tachograph run --run-id 4711 --endpoint http://127.0.0.1:4318 -- torchrun ")
+    assert done.stdout.startswith("tachograph run --run-id 4711 --no-hub --endpoint http://127.0.0.1:4318 -- torchrun ")
 
 
 @pytest.mark.parametrize("missing", ["SLURM_JOB_ID", "SLURM_NNODES", "HEAD_NODE"])

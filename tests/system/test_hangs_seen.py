@@ -160,7 +160,7 @@ UNSEEN = [
 @pytest.mark.parametrize(("before", "kind", "cause", "words"), UNSEEN)
 def test_what_cannot_be_seen_is_named(tmp_path: Path, before: Sequence[str], kind: str, cause: str, words: str) -> None:
     """A hub that may not look at the ranks' processes names the rank, and what it could not see."""
-    with stranger(*before) as url, node(tmp_path, kind, "--endpoint", url) as said:
+    with stranger(*before) as url, node(tmp_path, kind, "--no-hub", "--endpoint", url) as said:
         found = hang(url, said)
         assert (found["cause"], found["ranks"]) == (cause, [1]), found
         assert words in found["text"]

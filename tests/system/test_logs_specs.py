@@ -241,7 +241,7 @@ def test_under_tachograph_run_nothing_begins_twice(tmp_path: Path) -> None:
     """Asked for in both ways, each process begins once, sends where ``run`` says, and the output is known."""
     script = str(write(tmp_path, TRAIN, "train.py"))
     with receiving() as receiver:
-        run_it = (sys.executable, "-m", "tachograph", "run", "--quiet", "--endpoint", base(receiver), "--")
+        run_it = (sys.executable, "-m", "tachograph", "run", "--quiet", "--no-hub", "--endpoint", base(receiver), "--")
         done = torchrun(tmp_path, script, before=run_it, OTEL_METRICS_EXPORTER="otlp")
         found, told = metrics(receiver), Counter(event.name for event in events(receiver))
     assert done.returncode == 0, done.stderr

@@ -156,8 +156,8 @@ def test_prometheus_finds_every_process_of_a_node_on_one_page(tmp_path: Path, ra
 @pytest.mark.long
 @pytest.mark.otelcol
 @pytest.mark.timeout(400)
-def test_a_collector_takes_the_hubs_place_by_one_variable(tmp_path: Path) -> None:
-    """With an OTLP endpoint in the environment the same job reports to the OpenTelemetry Collector."""
+def test_a_collector_gets_the_job_by_one_variable(tmp_path: Path) -> None:
+    """With an OTLP endpoint in the environment the same job also reports to the OpenTelemetry Collector."""
 
     def attempt() -> None:
         with collectors.running(tmp_path) as collector:

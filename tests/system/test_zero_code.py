@@ -21,7 +21,7 @@ BOOTSTRAP = ROOT / "src" / "tachograph" / "instrumentation" / "bootstrap"
 
 def to(receiver: Receiver, *more: str) -> tuple[str, ...]:
     """Return the options of a quiet run that sends to a receiver."""
-    return ("--quiet", "--endpoint", base(receiver), *more)
+    return ("--quiet", "--no-hub", "--endpoint", base(receiver), *more)
 
 
 def test_a_program_that_knows_nothing_of_it_is_recorded(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_helpers_of_a_rank_and_errands_record_nothing(tmp_path: Path) -> None:
             file.write(errand)
         for command in ["-c", errand], ["helper.py"], ["-uWignore", "-c", errand]:
             print(subprocess.check_output([sys.executable, *command], text=True), end="")
-        print(os.environ["TACHOGRAPH_OWNER"] == f"3:0:{os.getpid()}")
+        print(os.environ["TACHOGRAPH__OWNER"] == f"3:0:{os.getpid()}")
     """
     with receiving() as receiver:
         done = run_program(tmp_path, program, options=to(receiver), RANK="3")
@@ -329,7 +329,7 @@ def test_a_dead_endpoint_adds_a_second_at_most(tmp_path: Path) -> None:
         with open("ended", "w") as file:
             file.write(str(time.time()))
     """
-    done = run_program(tmp_path, program, options=("--quiet", "--endpoint", "http://127.0.0.1:9"))
+    done = run_program(tmp_path, program, options=("--quiet", "--no-hub", "--endpoint", "http://127.0.0.1:9"))
     assert done.returncode == 0
     assert time.time() - float((tmp_path / "ended").read_text()) < 1.5  # half a second for the interpreters themselves
 
@@ -380,7 +380,7 @@ def test_a_next_sitecustomize_that_fails_fails_as_it_would(tmp_path: Path) -> No
         sys.executable,
         "-c",
         "print('done')",
-        options=("--quiet", "--endpoint", "http://127.0.0.1:9"),
+        options=("--quiet", "--no-hub", "--endpoint", "http://127.0.0.1:9"),
         PYTHONPATH=str(tmp_path / "site"),
         OTEL_SDK_DISABLED="true",
     )
@@ -393,7 +393,7 @@ def test_an_errand_pays_for_no_imports(tmp_path: Path) -> None:
     code = "import sys; print([name for name in sys.modules if name.startswith(('tachograph', 'opentelemetry'))])"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=environment(tmp_path, PYTHONPATH=str(BOOTSTRAP), TACHOGRAPH_ENDPOINT="http://127.0.0.1:9"),
+        env=environment(tmp_path, PYTHONPATH=str(BOOTSTRAP), TACHOGRAPH__HUB="http://127.0.0.1:9"),
         capture_output=True,
         text=True,
         timeout=60,

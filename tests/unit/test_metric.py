@@ -564,7 +564,7 @@ def test_a_restarted_rank_begins_a_new_branch(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_points_say_how_long_the_run_has_been_going(tmp_path: Path) -> None:
     """Each point carries the seconds since the run began, which all processes of it are told."""
-    run(tmp_path, START + "cf.Metric('m').record(1)", TACHOGRAPH_START_NS="1000000000")
+    run(tmp_path, START + "cf.Metric('m').record(1)", TACHOGRAPH__START_NS="1000000000")
     (event,) = [event for event in events(tmp_path / "out.jsonl") if event["eventName"] == "tachograph.metric"]
     assert event["attributes"]["elapsed"] == pytest.approx(int(event["timeUnixNano"]) / 1e9 - 1)
 

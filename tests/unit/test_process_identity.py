@@ -46,10 +46,10 @@ class Process:
 @pytest.fixture
 def local(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Have a launcher set LOCAL_RANK alone."""
-    for name in ("RANK", "TACHOGRAPH_STARTED", "TORCHELASTIC_RUN_ID"):
+    for name in ("RANK", "TACHOGRAPH__STARTED", "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setenv("TACHOGRAPH_OWNER", "-")
+    monkeypatch.setenv("TACHOGRAPH__OWNER", "-")
     yield monkeypatch
     announced.announce({}, SERIES_KEYS)
 

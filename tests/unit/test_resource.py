@@ -147,7 +147,7 @@ def test_pmix_tells_the_rank_alone() -> None:
         ({"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}, {"dl.rank": 2, "dl.world_size": 4}),
         # a child of a rank of torchrun's, and such a rank itself, in a group of another kind
         (
-            {"RANK": "1", "LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "x", "TACHOGRAPH_OWNER": "1:0:1"},
+            {"RANK": "1", "LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "x", "TACHOGRAPH__OWNER": "1:0:1"},
             {"dl.rank": 2, "dl.world_size": 4},
         ),
         ({"RANK": "1", "LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "x"}, {"dl.rank": 1, "dl.local_rank": 1}),
@@ -231,7 +231,7 @@ def test_helpers_are_told_from_ranks() -> None:
     """Who finds a rank's mark with another pid is a helper, records only if asked, and then as itself."""
     mark = owner_mark(RANK_3, 100)
     assert mark == "3:2:100"
-    marked = {**RANK_3, "TACHOGRAPH_OWNER": mark}
+    marked = {**RANK_3, "TACHOGRAPH__OWNER": mark}
     assert not is_helper(RANK_3, 100)
     assert not is_helper(marked, 100)
     assert owner_mark(marked, 100) == mark
@@ -258,7 +258,7 @@ def test_only_ranks_leave_a_mark() -> None:
 @pytest.mark.parametrize("mark", ["", "x", "1:2", "a:b:c", "1:2:", "1:2:3:4", ":"])
 def test_what_is_no_mark_makes_no_helper(mark: str) -> None:
     """A mark that somebody else wrote never silences a process."""
-    assert not descends_from_rank({**RANK_3, "TACHOGRAPH_OWNER": mark}, 9)
+    assert not descends_from_rank({**RANK_3, "TACHOGRAPH__OWNER": mark}, 9)
 
 
 def test_labels_can_be_chosen() -> None:

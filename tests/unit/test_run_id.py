@@ -124,7 +124,7 @@ if sys.argv[1:] == ["ranks"]:
         ranked = {**os.environ, "RANK": rank, "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}
         subprocess.run([sys.executable, __file__], env=ranked, check=True)
 elif sys.argv[1:] == ["helper"]:
-    owned = {**os.environ, "TACHOGRAPH_OWNER": f"0:0:{os.getpid()}"}
+    owned = {**os.environ, "TACHOGRAPH__OWNER": f"0:0:{os.getpid()}"}
     subprocess.run([sys.executable, __file__], env=owned, check=True)
 """
 

@@ -63,8 +63,8 @@ def test_exporters_follow_from_the_environment(environ: dict[str, str], expected
         (ENDPOINT, {}, False),
         ({**ENDPOINT, "OTEL_LOGS_EXPORTER": "otlp"}, {}, True),
         (ENDPOINT, {"logs": "otlp"}, True),
-        ({**ENDPOINT, "TACHOGRAPH_ENDPOINT": "http://c"}, None, False),
-        ({"TACHOGRAPH_ENDPOINT": "http://c", "OTEL_LOGS_EXPORTER": "otlp"}, None, True),
+        ({**ENDPOINT, "TACHOGRAPH__ENDPOINT": "http://c"}, None, False),
+        ({"TACHOGRAPH__ENDPOINT": "http://c", "OTEL_LOGS_EXPORTER": "otlp"}, None, True),
     ],
 )
 def test_an_endpoint_alone_names_no_logs(environ: dict[str, str], more: dict[str, Any] | None, named: bool) -> None:

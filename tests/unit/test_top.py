@@ -374,15 +374,15 @@ def test_an_answer_that_is_nested_too_deeply_is_no_harm(stranger: str, capsys: p
 def test_the_environment_names_the_hub_and_its_token(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TACHOGRAPH_HUB is asked by default, or what ``tachograph run`` has its processes send to; with the token."""
+    """Within ``tachograph run`` the job's hub is asked by default, else that of TACHOGRAPH_HUB; with the token."""
     record(tmp_path, "x", *points([6.5]))
     with serving(tmp_path, token=SECRET) as hub:
         assert "set TACHOGRAPH_HUB_TOKEN" in top(capsys, "--url", hub.url, code=2)
         monkeypatch.setenv("TACHOGRAPH_HUB_TOKEN", SECRET)
         monkeypatch.setenv("TACHOGRAPH_HUB", hub.url.removeprefix("http://"))
         assert "6.5" in top(capsys)
-        monkeypatch.setenv("TACHOGRAPH_HUB", "1")
-        monkeypatch.setenv("TACHOGRAPH_ENDPOINT", hub.url)
+        monkeypatch.setenv("TACHOGRAPH_HUB", "http://127.0.0.1:9")
+        monkeypatch.setenv("TACHOGRAPH__HUB", hub.url)
         assert "6.5" in top(capsys)
 
 

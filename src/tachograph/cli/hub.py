@@ -69,7 +69,7 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
 
     asked = setting(os.environ, "", None, "TACHOGRAPH_SYSTEM_METRICS")
     launch = handed_launch(os.environ)
-    with listen(options.host, options.port, usual=options.first_port or PORT) as listener:
+    with listen(options.host, options.port, usual=options.first_port or PORT, avoided=options.avoid_port) as listener:
         host, url = address_of(listener)
         token = read_token(options.token_file, os.environ, loopback=is_loopback(host))
         name = clean(options.run_id or "") or text(os.environ, "TACHOGRAPH_RUN") or DEFAULT_RUN
@@ -154,6 +154,7 @@ def build_parser() -> Parser:
     add("--parent", type=_pid, help=argparse.SUPPRESS)  # end with this process, and show only its run on /metrics
     add("--started", type=Path, help=argparse.SUPPRESS)  # the folder in which processes of the job mark their start
     add("--first-port", type=port, help=argparse.SUPPRESS)  # listen on this port, or the next free one
+    add("--avoid-port", type=port, action="append", default=[], help=argparse.SUPPRESS)  # never listen on this port
     add("--announce", type=_descriptor, help=argparse.SUPPRESS)  # write JSON lines about start and end to it
     return built
 

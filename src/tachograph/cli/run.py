@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 from urllib.parse import urlsplit, urlunsplit
 
+from tachograph.cli._endpoint_ports import local_ports
 from tachograph.cli._job import NOT_EXECUTABLE, NOT_FOUND, run_job
 from tachograph.cli.command_line import WRONG_USAGE, Parser, add_store, duration, fail, port, positive_duration
-from tachograph.exporters.otlp.settings import ENDPOINT, read_otlp_settings
+from tachograph.exporters.otlp.settings import ENDPOINT, SIGNALS, endpoint_variables, read_otlp_settings
 from tachograph.exporters.standard_streams import never_fail
 from tachograph.identity.environment import Setting, setting, store, temporary_store, text
 from tachograph.identity.launch import RECORD_PROGRAM, Launch, launch_of, notes_of, tags_of
@@ -28,6 +29,7 @@ from tachograph.instrumentation.child_environment import child_environment
 from tachograph.pipeline.hub_process import HubProcess
 
 INTERVAL = 1.0
+_SYSTEM_METRICS = "TACHOGRAPH_SYSTEM_METRICS"
 _OF_THE_HUB = ("port", "store", "linger", "forward", "tag", "notes")
 _INTERRUPTED = 130
 _FEW = 4  # reasons of losses that are explained
@@ -65,10 +67,11 @@ def _split(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[l
 
 
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    if options.endpoint is not None:
+    if options.no_hub:
         for name in _OF_THE_HUB:
             if getattr(options, name) is not None:
-                parser.error(f"--{name} is for the hub, and there is none with --endpoint")
+                parser.error(f"--{name} has no effect with --no-hub")
+    if options.endpoint is not None:
         try:
             read_otlp_settings("metrics", {}, endpoint=options.endpoint)
         except ValueError as error:
@@ -99,8 +102,9 @@ def build_parser() -> argparse.ArgumentParser:
     linger = "How long the hub keeps serving after the job (default: 0s, or 30s if Prometheus scrapes it)"
     add("--linger", type=duration, metavar="DURATION", help=linger)
     add("--forward", metavar="URL", help="Let the hub also send everything on to this OTLP endpoint")
-    endpoint = "Send OTLP to this endpoint instead of a hub (default: OTEL_EXPORTER_OTLP_ENDPOINT)"
+    endpoint = "Also send OTLP from each process to this endpoint (default: OTEL_EXPORTER_OTLP_ENDPOINT)"
     add("--endpoint", metavar="URL", help=endpoint)
+    add("--no-hub", action="store_true", help="Start no hub and store nothing: send to the endpoint alone")
     interval = "The time between two exports of a process (default: 1s)"
     add("--interval", type=positive_duration, metavar="DURATION", help=interval)
     profile = "Profile functions by name, package.module:Class.method, with wildcards (may be repeated)"
@@ -145,17 +149,16 @@ def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -
     never_fail()
     options = read_options(arguments)
     run = run_id_of_command(environ, options.command, explicit=options.run_id)
-    endpoint = options.endpoint or text(environ, ENDPOINT)
     given = setting(environ, "", None, RECORD_PROGRAM)
     try:
         records_program = given.boolean() if given else True
     except ValueError as error:
         return fail("run", str(error), WRONG_USAGE)
-    if not endpoint:
+    if not options.no_hub:
         environ = _with_store(options, environ)
     options.launch = launch_of(options.command, records_program=records_program, tags=options.tag, notes=options.notes)
-    with contextlib.nullcontext() if endpoint else _start_marks() as started:
-        status = _run(options, environ, run, endpoint, started)
+    with contextlib.nullcontext() if options.no_hub else _start_marks() as started:
+        status = _run(options, environ, run, started)
     return status if status >= 0 else 128 - status
 
 
@@ -187,35 +190,46 @@ def _start_marks() -> Iterator[Path | None]:
         yield Path(path)
 
 
-def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endpoint: str, started: Path | None) -> int:
+class _Endpoints(NamedTuple):
+    """The OTLP endpoints that the user named.
+
+    Attributes:
+        general: that of ``--endpoint`` or of OTEL_EXPORTER_OTLP_ENDPOINT; empty for none.
+        named: all of them, the general one first, then those of single signals.
+        local_ports: the ports of those on this machine, which the hub never takes.
+    """
+
+    general: str
+    named: Sequence[str]
+    local_ports: Sequence[int]
+
+    @property
+    def shown(self) -> str:
+        """The first one, as it is printed; empty for none."""
+        return _shown(self.named[0]) if self.named else ""
+
+
+def _find_endpoints(options: argparse.Namespace, environ: Mapping[str, str]) -> _Endpoints:
+    general = options.endpoint or text(environ, ENDPOINT)
+    of_signals = [text(environ, endpoint_variables(signal)[0]) for signal in SIGNALS]
+    named = [endpoint for endpoint in (general, *of_signals) if endpoint]
+    return _Endpoints(general, named, () if options.no_hub else local_ports(named))
+
+
+def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, started: Path | None) -> int:
+    endpoints = _find_endpoints(options, environ)
     try:
-        hub = None if endpoint else _start_hub(options, environ, run, started)
+        hub = None if options.no_hub else _start_hub(options, environ, run, started, endpoints)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except ImportError as error:
         return fail("run", f"cannot start the hub, so the job was not started: {error}", WRONG_USAGE)
     say = _nothing if options.quiet else _say
-    remarks = [] if hub is None else _announce(hub, run, options, say)
-    if endpoint:
-        say(f"sending telemetry to {_shown(endpoint)}")
-        if options.tag or options.notes:
-            say("tags and notes are not stored, because there is no hub")
+    remarks = [] if hub is None else _announce(hub, run, options, endpoints, say)
+    if hub is None and endpoints.named:
+        say(f"sending telemetry to {endpoints.shown}")
         say(f"run {run}")
-    where = hub.url if hub is not None else endpoint
-    interval = _interval(options, environ, own=hub is not None)
-    surrounding = dict(environ)
-    if where:
-        surrounding = child_environment(
-            environ,
-            endpoint=where,
-            hub=hub is not None,
-            run_id=run,
-            interval=interval,
-            prof=options.prof,
-            instrument=options.instrument,
-            wait_counters=options.wait_counters,
-            started=started,
-        )
+    surrounding = _job_environment(options, environ, run, hub, endpoints, started=started)
     begin_line = _nothing if options.quiet else _begin_line
     status = run_job(options.command, surrounding, partial(_look, hub, say, begin_line), _say)
     begin_line()
@@ -226,20 +240,50 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endp
         undelivered = [] if started is None else StartMarks(started).undelivered()
         for line in _recorded(said, undelivered, status, options, remarks):
             say(line)
-    elif endpoint:
-        say(f"{_ended(status)}: telemetry was sent to {_shown(endpoint)}")
+    elif endpoints.named:
+        say(f"{_ended(status)}: telemetry was sent to {endpoints.shown}")
     return status
 
 
-def _announce(hub: HubProcess, run: str, options: argparse.Namespace, say: Callable[[str], object]) -> list[str]:
-    """Print the addresses of the run; return the remarks that the last line repeats: the port was not free."""
+def _job_environment(
+    options: argparse.Namespace,
+    environ: Mapping[str, str],
+    run: str,
+    hub: HubProcess | None,
+    endpoints: _Endpoints,
+    *,
+    started: Path | None,
+) -> dict[str, str]:
+    """Return the job's environment; that without us if a hub was to be its only destination, and there is none."""
+    if hub is None and not endpoints.named and not options.no_hub:
+        return dict(environ)
+    return child_environment(
+        environ,
+        hub="" if hub is None else hub.url,
+        endpoint=endpoints.general,
+        run_id=run,
+        interval=_interval(options, environ, own=not endpoints.named),
+        prof=options.prof,
+        instrument=options.instrument,
+        wait_counters=options.wait_counters,
+        started=None if hub is None else started,
+    )
+
+
+def _announce(
+    hub: HubProcess, run: str, options: argparse.Namespace, endpoints: _Endpoints, say: Callable[[str], object]
+) -> list[str]:
+    """Print the addresses of the run; return the remarks that the last line repeats: why the port is another one."""
     port = urlsplit(hub.url).port
     remarks = []
     if options.port and port != options.port:
-        remarks.append(f"port {options.port} was in use, so the hub listens on port {port}")
+        reason = "belongs to the endpoint" if options.port in endpoints.local_ports else "was in use"
+        remarks.append(f"port {options.port} {reason}, so the hub listens on port {port}")
     for remark in remarks:
         say(remark)
     say(f"live at {hub.page} (metrics at {hub.url}/metrics)")
+    if endpoints.named:
+        say(f"also sending telemetry to {endpoints.shown}")
     say(f"run {run}, stored in {hub.store}")
     return remarks
 
@@ -254,8 +298,13 @@ def _look(hub: HubProcess | None, say: Callable[[str], object], begin_line: Call
 
 
 def _start_hub(
-    options: argparse.Namespace, environ: Mapping[str, str], run: str, started: Path | None
+    options: argparse.Namespace, environ: Mapping[str, str], run: str, started: Path | None, endpoints: _Endpoints
 ) -> HubProcess | None:
+    """Start the hub; return None, after a line on stderr, if it cannot be started.
+
+    Raises:
+        ImportError: the installation is incomplete, and there is no endpoint to send to either.
+    """
     folder = options.store or store(environ)
     arguments = ["--run-id", run, "--store", str(folder), "--quiet"]
     if started is not None:
@@ -267,11 +316,20 @@ def _start_hub(
     ):
         if value is not None:
             arguments += [f"--{name}", str(value)]
+    for number in endpoints.local_ports:
+        arguments += ["--avoid-port", str(number)]
+    own = {}
+    if endpoints.general and text(environ, _SYSTEM_METRICS).lower() in ("true", "1"):
+        # A rank reports the node's hardware to the endpoint, and with it to the hub: see speaks_for_node().
+        own[_SYSTEM_METRICS] = "false"
     try:
         launch: Launch = options.launch
-        return HubProcess(arguments, {**environ, **launch.handed()})
-    except (RuntimeError, OSError) as error:
-        _say(f"cannot start the hub, so the job runs without telemetry: {error}")
+        return HubProcess(arguments, {**environ, **own, **launch.handed()})
+    except (ImportError, RuntimeError, OSError) as error:
+        if not endpoints.named and isinstance(error, ImportError):
+            raise
+        result = "telemetry goes only to the endpoint" if endpoints.named else "the job runs without telemetry"
+        _say(f"cannot start the hub, so {result}: {error}")
         return None
 
 

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from tachograph.identity.environment import text
+from tachograph.identity.environment import JOB_HUB, text
 from tachograph.logger.influx_target import is_loopback
 
 _PORTS = {"http": 80, "https": 443}
@@ -38,7 +38,8 @@ def goes_direct(url: str, environ: Mapping[str, str] = os.environ) -> bool:
     where = _origin(url)
     if is_loopback(where[1]):
         return True
-    return text(environ, "TACHOGRAPH_HUB") == "1" and where == _origin(text(environ, "TACHOGRAPH_ENDPOINT"))
+    hub = text(environ, JOB_HUB)
+    return bool(hub) and where == _origin(hub)
 
 
 def no_proxies(url: str) -> dict[str, None]:

@@ -9,7 +9,7 @@ import json
 import socket
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -57,13 +57,14 @@ _FRONT = """Tachograph hub {version}
 """
 
 
-def listen(host: str, port: int | None, *, usual: int = PORT) -> socket.socket:
+def listen(host: str, port: int | None, *, usual: int = PORT, avoided: Collection[int] = ()) -> socket.socket:
     """Return a bound socket, which no other process shares.
 
     Args:
         host: address or name of this machine.
         port: 0 for any free one; None for the usual one, or the next one that can be had.
         usual: the usual port.
+        avoided: ports that are never chosen, even if they are free; a ``port`` that is given is not one of them.
 
     Raises:
         OSError: the host is none of this machine's, or the port is taken or not permitted; the message says so.
@@ -72,7 +73,7 @@ def listen(host: str, port: int | None, *, usual: int = PORT) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
         raise OSError(f"--host {host!r:.100} is not an address of this machine: {error}") from None
-    for candidate in _candidates(port, usual):
+    for candidate in _candidates(port, usual, avoided):
         # With the protocol left to the kernel, asyncio sets no TCP_NODELAY: on kept connections answers are 40 ms late.
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
@@ -87,15 +88,18 @@ def listen(host: str, port: int | None, *, usual: int = PORT) -> socket.socket:
                     error.errno, f"cannot listen on {host} port {candidate}: {error.strerror}{free}"
                 ) from None
         else:
-            return found
+            if port or found.getsockname()[1] not in avoided:
+                return found
+            with found:  # the kernel has chosen it: it cannot choose it again while this socket is open
+                return listen(host, port, usual=usual, avoided=avoided)
     raise AssertionError  # the last candidate is any free port
 
 
-def _candidates(port: int | None, usual: int) -> Iterator[int]:
+def _candidates(port: int | None, usual: int, avoided: Collection[int]) -> Iterator[int]:
     if port is not None:
         yield port
         return
-    yield from range(usual, min(usual + NEXT_PORTS, _LAST_PORT) + 1)
+    yield from (number for number in range(usual, min(usual + NEXT_PORTS, _LAST_PORT) + 1) if number not in avoided)
     yield 0
 
 

@@ -22,6 +22,11 @@ from tachograph.recording.values import shown
 
 Word = TypeVar("Word", bound=str)
 
+# Set by `tachograph run` for the processes of its job. Names with two underscores are internal: they are documented
+# nowhere and may change at any time.
+JOB_HUB = "TACHOGRAPH__HUB"  # the URL of the job's hub
+JOB_ENDPOINT = "TACHOGRAPH__ENDPOINT"  # the OTLP endpoint that the user named
+
 _LAST_PORT = 65535
 _MOST_SHOWN = 200  # characters of a value
 _BOOLEAN_DIGITS = {"1": "true", "0": "false"}

@@ -25,7 +25,7 @@ from tachograph.identity.environment import Setting, clean
 from tachograph.identity.masking import masked_arguments
 from tachograph.recording.points import AttributeValue
 
-HANDED = "TACHOGRAPH_LAUNCH"  # in the environment of the hub; a variable of 128 KiB is the kernel's bound
+HANDED = "TACHOGRAPH__LAUNCH"  # in the environment of the hub; a variable of 128 KiB is the kernel's bound
 RECORD_PROGRAM = "TACHOGRAPH_RECORD_PROGRAM"
 MOST_TAGS = 64
 MOST_NOTES = 10_000  # characters

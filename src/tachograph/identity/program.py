@@ -64,7 +64,7 @@ def worker_parent() -> int | None:
     return os.getppid() if "--multiprocessing-fork" in sys.orig_argv else None  # it is about to say so
 
 
-STARTED_AS_HUB = "TACHOGRAPH_STARTED_AS_HUB"
+STARTED_AS_HUB = "TACHOGRAPH__STARTED_AS_HUB"
 
 
 def interpreter(environ: Mapping[str, str] = os.environ) -> str:
@@ -194,7 +194,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-FOLDER = "TACHOGRAPH_STARTED"
+FOLDER = "TACHOGRAPH__STARTED"
 _DESCRIBED = 5  # of those that are left
 _LONGEST = 1024  # bytes that are read of a mark, or of a helper's notes
 _HELPER = "helper-"

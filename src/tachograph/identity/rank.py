@@ -1,7 +1,7 @@
 """Ranks, and processes that only inherited a rank's environment.
 
 DataLoader workers, compile workers and the user's own subprocesses inherit RANK. So a rank marks its environment with
-``TACHOGRAPH_OWNER=<rank>:<restart>:<pid>``; a process that finds the mark with another pid is a helper unless it joins
+``TACHOGRAPH__OWNER=<rank>:<restart>:<pid>``; a process that finds the mark with another pid is a helper unless it joins
 a process group itself, and delivers nothing unless ``TACHOGRAPH_HELPERS=true``. torchrun's own process is no rank and
 leaves no mark: a restarted rank inherits none.
 """
@@ -13,13 +13,13 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from tachograph.identity.environment import text
+from tachograph.identity.environment import JOB_ENDPOINT, JOB_HUB, text
 from tachograph.identity.process_group import Membership, group_watch
 from tachograph.identity.program import is_agent
 from tachograph.recording.forking import helpers_record
 from tachograph.recording.values import INT64_MAX
 
-OWNER = "TACHOGRAPH_OWNER"
+OWNER = "TACHOGRAPH__OWNER"
 
 # Set by torchrun for a rank: torch.distributed.run, "Environment Variables". DeepSpeed's launcher sets the same but for
 # GROUP_RANK. Lightning's sets LOCAL_RANK and NODE_RANK alone (lightning.fabric, LightningEnvironment).
@@ -131,10 +131,11 @@ def is_slurm_rank(environ: Mapping[str, str]) -> bool:
 def speaks_for_node(found: Mapping[str, object], environ: Mapping[str, str], pid: int) -> bool:
     """Tell whether a process with these attributes reports its node's hardware.
 
-    Under ``tachograph run`` the hub does; else local rank 0, and a process without a rank that is neither torchrun's
-    own nor a helper.
+    Under ``tachograph run`` the hub does, unless the user named an endpoint, which gets only what the job's processes
+    send. Else local rank 0 does, and a process without a rank that is neither torchrun's own nor a helper.
     """
-    if text(environ, "TACHOGRAPH_HUB") == "1" or found.get("dl.role") == "agent":
+    is_hubs_task = text(environ, JOB_HUB) and not text(environ, JOB_ENDPOINT)
+    if is_hubs_task or found.get("dl.role") == "agent":
         return False
     return found.get("dl.local_rank", found.get("dl.rank", 0)) == 0 and not descends_from_rank(environ, pid)
 

@@ -11,8 +11,8 @@ from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
-from tachograph.exporters.otlp.settings import ENDPOINT
-from tachograph.identity.environment import setting, text
+from tachograph.exporters.otlp.settings import ENDPOINT, SIGNALS, Signal, endpoint_variables
+from tachograph.identity.environment import JOB_ENDPOINT, JOB_HUB, setting, text
 from tachograph.identity.process_group import group_watch
 from tachograph.identity.program import command_name, unmark_start
 from tachograph.identity.rank import is_helper
@@ -106,7 +106,7 @@ def begin(*, directly: bool = True, forked: bool = False) -> None:
 
 def loads_instrumentors(environ: Mapping[str, str]) -> bool:
     """Tell whether zero code loads instrumentors itself, rather than ``opentelemetry-instrument``."""
-    return bool(text(environ, "TACHOGRAPH_ENDPOINT", "TACHOGRAPH_INSTRUMENT"))
+    return bool(text(environ, JOB_HUB, JOB_ENDPOINT, "TACHOGRAPH__INSTRUMENT"))
 
 
 def begun() -> bool:
@@ -117,43 +117,56 @@ def begun() -> bool:
 def zero_code_settings(environ: Mapping[str, str]) -> Settings:
     """Return the settings of zero code.
 
-    Under ``tachograph run`` TACHOGRAPH_ENDPOINT is the destination, TACHOGRAPH_INTERVAL (milliseconds) the interval.
-    If the destination is the hub that ``run`` has started, ``OTEL_EXPORTER_*`` and the choice of exporters do not
-    apply; an endpoint that the user named gets the headers, the protocol and so on of those variables, and no signal
-    whose exporter is ``none``. Without TACHOGRAPH_ENDPOINT all is as for ``start()``.
+    Under ``tachograph run`` TACHOGRAPH__HUB is the URL of the job's hub, TACHOGRAPH__ENDPOINT the endpoint that the
+    user named, and TACHOGRAPH__INTERVAL the interval in milliseconds. ``OTEL_EXPORTER_*`` and the choice of exporters
+    do not apply to the hub. The endpoint, or those of single signals, get the headers, the protocol and so on of those
+    variables, and no signal whose exporter is ``none``. With both, the process sends to both. Without either the
+    settings are those of ``start()``.
 
     Raises:
-        ValueError: a wrong value; the message names the variable.
+        ValueError: a wrong value; the message names the variable. With a hub, a wrong value of the endpoint's is one
+            line in the log, and telemetry goes to the hub alone.
     """
-    endpoint = text(environ, "TACHOGRAPH_ENDPOINT")
-    if not endpoint:
+    hub, endpoint = text(environ, JOB_HUB), text(environ, JOB_ENDPOINT)
+    if not hub and not endpoint:
         return read_settings(environ)
-    every = setting(environ, "", None, "TACHOGRAPH_INTERVAL")
+    every = setting(environ, "", None, "TACHOGRAPH__INTERVAL")
     interval = every.seconds() if every else None
-    if text(environ, "TACHOGRAPH_HUB") == "1":
-        rest = {key: value for key, value in environ.items() if not key.startswith("OTEL_EXPORTER_")}
-        return read_settings(
-            rest,
-            metrics="otlp",
-            traces=_if_all(environ),
-            logs="otlp",
-            endpoint=endpoint,
-            protocol="http/protobuf",
-            interval=interval,
-        )
+    if not hub:
+        return _endpoint_settings(environ, endpoint, interval)
+    if endpoint or any(text(environ, *endpoint_variables(signal)) for signal in SIGNALS):
+        try:
+            return replace(_endpoint_settings(environ, endpoint, interval), job_hub=hub)
+        except ValueError as error:
+            _log.warning("telemetry goes to the hub alone: %s", error)
+    return read_settings(
+        {key: value for key, value in environ.items() if not key.startswith("OTEL_EXPORTER_")},
+        metrics="otlp",
+        traces=_if_all(environ),
+        logs="otlp",
+        endpoint=hub,
+        protocol="http/protobuf",
+        interval=interval,
+    )
+
+
+def _endpoint_settings(environ: Mapping[str, str], endpoint: str, interval: float | None) -> Settings:
+    """Return the settings for an endpoint of the user's: a general one, or those of single signals."""
+
+    def exporter(signal: Signal) -> str:
+        is_named = endpoint or text(environ, *endpoint_variables(signal))
+        is_none = text(environ, f"OTEL_{signal.upper()}_EXPORTER").lower() == "none"
+        return "otlp" if is_named and not is_none else "none"
+
     settings = read_settings(
         environ,
-        metrics=_unless_none(environ, "OTEL_METRICS_EXPORTER"),
-        traces="none" if _unless_none(environ, "OTEL_TRACES_EXPORTER") == "none" else _if_all(environ),
-        logs=_unless_none(environ, "OTEL_LOGS_EXPORTER"),
-        endpoint=None if text(environ, ENDPOINT) == endpoint else endpoint,
+        metrics=exporter("metrics"),
+        traces=exporter("traces") if _instruments_all(environ) else "none",
+        logs=exporter("logs"),
+        endpoint=None if text(environ, ENDPOINT) == endpoint else endpoint or None,
         interval=interval,
     )
     return replace(settings, named_logs=bool(text(environ, "OTEL_LOGS_EXPORTER")))
-
-
-def _unless_none(environ: Mapping[str, str], variable: str) -> str:
-    return "none" if text(environ, variable).lower() == "none" else "otlp"
 
 
 def _if_all(environ: Mapping[str, str]) -> str:
@@ -162,7 +175,7 @@ def _if_all(environ: Mapping[str, str]) -> str:
 
 
 def _instruments_all(environ: Mapping[str, str]) -> bool:
-    return text(environ, "TACHOGRAPH_INSTRUMENT") == "all"
+    return text(environ, "TACHOGRAPH__INSTRUMENT") == "all"
 
 
 def _is_errand() -> bool:
@@ -181,7 +194,7 @@ def _is_child_of_multiprocessing() -> bool:
 
 
 def _instrument(environ: Mapping[str, str]) -> None:
-    patterns = [line for line in environ.get("TACHOGRAPH_PROF", "").splitlines() if line.strip()]
+    patterns = [line for line in environ.get("TACHOGRAPH__PROF", "").splitlines() if line.strip()]
     instrument(patterns, environ)
     if _instruments_all(environ):
         _instrument_others(environ)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tachograph.identity.environment import system_text
+from tachograph.identity.environment import JOB_ENDPOINT, JOB_HUB, system_text
 from tachograph.identity.program import FOLDER
 from tachograph.identity.rank import OWNER
 
@@ -17,8 +17,8 @@ BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 def child_environment(
     environ: Mapping[str, str],
     *,
+    hub: str,
     endpoint: str,
-    hub: bool,
     run_id: str,
     interval: float,
     prof: Sequence[str] = (),
@@ -26,12 +26,12 @@ def child_environment(
     wait_counters: bool = False,
     started: Path | None = None,
 ) -> dict[str, str]:
-    """Return the variables for a job whose processes send to ``endpoint``.
+    """Return the variables for a job whose processes send to a hub, to an endpoint, or to both.
 
     Args:
         environ: the variables that it would have without Tachograph; ``OTEL_*`` stay as they are.
-        endpoint: the base URL that OTLP goes to.
-        hub: whether that is our hub, to which the user's ``OTEL_EXPORTER_*`` do not apply.
+        hub: the URL of the job's hub, to which the user's ``OTEL_EXPORTER_*`` do not apply; empty for none.
+        endpoint: the base URL of the endpoint that the user named; empty for none.
         run_id: the run's id.
         interval: seconds between two exports.
         prof: patterns of functions to profile.
@@ -41,12 +41,13 @@ def child_environment(
     """
     made = {
         **with_bootstrap(environ, run_id=run_id, instrument=instrument),
-        "TACHOGRAPH_ENDPOINT": endpoint,
-        "TACHOGRAPH_INTERVAL": f"{interval * 1000:g}",
-        "TACHOGRAPH_PROF": "\n".join(prof),
+        "TACHOGRAPH__INTERVAL": f"{interval * 1000:g}",
+        "TACHOGRAPH__PROF": "\n".join(prof),
     }
     if hub:
-        made["TACHOGRAPH_HUB"] = "1"
+        made[JOB_HUB] = hub
+    if endpoint:
+        made[JOB_ENDPOINT] = endpoint
     if wait_counters:
         made["TACHOGRAPH_WAIT_COUNTERS"] = "true"
     if started is not None:
@@ -65,13 +66,14 @@ def with_bootstrap(environ: Mapping[str, str], *, run_id: str, instrument: str) 
     made = {
         **environ,
         "TACHOGRAPH_RUN": system_text(run_id),
-        "TACHOGRAPH_START_NS": environ.get("TACHOGRAPH_START_NS") or str(time.time_ns()),
-        "TACHOGRAPH_INSTRUMENT": instrument,
+        "TACHOGRAPH__START_NS": environ.get("TACHOGRAPH__START_NS") or str(time.time_ns()),
+        "TACHOGRAPH__INSTRUMENT": instrument,
         "PYTHONPATH": _in_front(str(BOOTSTRAP), environ.get("PYTHONPATH", "")),
     }
-    # A run inside of a run is a job of its own; the mark of a rank around it would silence all of it.
-    made.pop(OWNER, None)
-    made.pop(FOLDER, None)
+    # A run inside of a run is a job of its own: it sends nothing to the hub around it, and the mark of a rank around it
+    # would silence all of it.
+    for variable in (OWNER, FOLDER, JOB_HUB, JOB_ENDPOINT):
+        made.pop(variable, None)
     return made
 
 

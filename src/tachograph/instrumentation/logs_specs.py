@@ -73,7 +73,7 @@ def _begin() -> None:
         return
     running = running_pipeline()
     run_id = running.settings.run_id if running is not None else run_id_of_command(os.environ, sys.orig_argv)
-    wanted = text(os.environ, "TACHOGRAPH_INSTRUMENT") or "own"
+    wanted = text(os.environ, "TACHOGRAPH__INSTRUMENT") or "own"
     os.environ.pop(OWNER, None)
     os.environ.update(with_bootstrap(os.environ, run_id=run_id, instrument=wanted))
     if running is None:

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 
-from tachograph.identity.environment import setting
+from tachograph.identity.environment import JOB_HUB, setting, text
 from tachograph.identity.launch import RECORD_PROGRAM, launch_of
 from tachograph.identity.program import worker_parent
 from tachograph.identity.rank import rank_attributes, speaks_for_node
@@ -105,7 +105,8 @@ def hub_for(settings: Settings, registry: Registry, before: OwnHub | None) -> Ow
         return None
     if before is not None and before.is_borrowed:
         return before
-    if not speaks_for_node(rank_attributes(os.environ), os.environ, os.getpid()) or worker_parent() is not None:
+    is_first = speaks_for_node(rank_attributes(os.environ), os.environ, os.getpid()) and worker_parent() is None
+    if not is_first or text(os.environ, JOB_HUB):
         say_no_hub()
         return None
     if before is not None:

@@ -26,7 +26,7 @@ from tachograph.recording.logged_points import RUN_START
 from tachograph.recording.points import AttributeValue
 
 STARTED, ENDED = "tachograph.process.start", "tachograph.process.end"
-UNMARKED = "-"  # in TACHOGRAPH_OWNER: no rank's mark
+UNMARKED = "-"  # in TACHOGRAPH__OWNER: no rank's mark
 MOST_WAITING = 10_000  # events that wait for a rank which may never come
 LONGEST_WAIT = 60.0  # seconds, the same
 

@@ -16,12 +16,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tachograph.exporters.otlp.settings import SIGNALS, Signal
-from tachograph.identity.environment import text
+from tachograph.identity.environment import JOB_HUB, text
 from tachograph.identity.process_group import group_watch
 from tachograph.identity.rank import is_helper
 from tachograph.pipeline._green_threads import PatchWatch, patched_by
 from tachograph.pipeline._process_identity import AmbientIdentity
-from tachograph.pipeline.destinations import CLOSING, Route, given
+from tachograph.pipeline.destinations import CLOSING, Route, given, hub_otlp
 from tachograph.pipeline.event_feed import GuestFeed
 from tachograph.pipeline.pipeline import EXIT_TIMEOUT, Pipeline
 from tachograph.pipeline.settings import Settings, read_settings
@@ -194,7 +194,7 @@ class Runtime:
             from tachograph.pipeline._own_hub import say_no_hub
 
             say_no_hub()
-            guest.hub_url = text(os.environ, "TACHOGRAPH_ENDPOINT") if host.settings.own_hub else None
+            guest.hub_url = text(os.environ, JOB_HUB) or None
         host.guests = [*(other for other in host.guests if other.running), guest]
         return guest
 
@@ -365,9 +365,5 @@ def _pages_alike(there: Settings, asked: Settings) -> bool:
 
 def _served_alike(there: Settings, asked: Settings) -> frozenset[Signal]:
     """Return the signals whose OTLP goes already where it was asked to go: it shall not arrive twice."""
-    return frozenset(
-        signal
-        for signal in SIGNALS
-        for found in [there.otlp_for(signal)]
-        if found is not None and found == asked.otlp_for(signal)
-    )
+    served = {*there.otlp, *(hub_otlp(there.job_hub) if there.job_hub else ())}
+    return frozenset(settings.signal for settings in asked.otlp if settings in served)

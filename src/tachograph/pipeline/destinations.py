@@ -82,6 +82,7 @@ class Route(NamedTuple):
         left_over: returns, once it is closed, how many items it has given up, and how many it has sent to the job's own
             hub without an answer.
         queues: those of its receivers, where it may have several.
+        is_job_hub: it is the hub of the ``tachograph run`` around this process.
         spools: what it has not delivered by the end waits on the disk, for the next process.
         busy_at: returns when it had news last, in seconds of the monotonic clock; infinity where it does not tell.
         skips: tells whether it does without a collection that has no news.
@@ -103,6 +104,7 @@ class Route(NamedTuple):
     records: bool = False
     left_over: Callable[[], tuple[int, int]] = lambda: (0, 0)
     queues: Sequence[Queue] = ()
+    is_job_hub: bool = False
     spools: bool = False
     busy_at: Callable[[], float] = lambda: inf
     skips: Callable[[], bool] = lambda: False
@@ -379,6 +381,7 @@ def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal], hur
         is_awaited=exporter.is_awaited,
         left_over=exporter.left_over,
         queues=exporter.queues,
+        is_job_hub=settings.own_hub,
         spools=bool(settings.spool_limit),
         reads=exporter.reads,
         intervals=exporter.wants_intervals,
@@ -389,8 +392,13 @@ def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal], hur
     )
 
 
+def hub_otlp(url: str, signals: Sequence[Signal] = SIGNALS) -> tuple[OtlpSettings, ...]:
+    """Return how signals leave for a hub of ours; settings of the user's own OTLP endpoint do not apply to it."""
+    return tuple(read_otlp_settings(signal, {}, endpoint=url) for signal in signals)
+
+
 def to_hub(url: str, settings: Settings, registry: Registry, *, hurries: Callable[[], bool]) -> Route:
-    """Return the route to a hub of ours: all but spans.
+    """Return the route to a hub of ours: metrics and logs, and the spans that a job's hub counts and forwards.
 
     Args:
         url: its base URL. Settings of the user's own OTLP endpoint do not apply to it.
@@ -398,8 +406,8 @@ def to_hub(url: str, settings: Settings, registry: Registry, *, hurries: Callabl
         registry: where losses are counted.
         hurries: as for :func:`build_routes`.
     """
-    signals: tuple[Signal, ...] = ("metrics", "logs")
-    otlp = tuple(read_otlp_settings(signal, {}, endpoint=url) for signal in signals)
+    signals: tuple[Signal, ...] = SIGNALS if settings.job_hub and settings.traces else ("metrics", "logs")
+    otlp = hub_otlp(url, signals)
     return _otlp(replace(settings, otlp=otlp, own_hub=True, spool_limit=None), registry, signals, hurries)
 
 

@@ -21,7 +21,7 @@ from tachograph.exporters.otlp.settings import Signal
 from tachograph.exporters.prometheus.client import ClientRegistry
 from tachograph.exporters.prometheus.page import Page
 from tachograph.hardware import Closer, observe
-from tachograph.identity.environment import Setting, text
+from tachograph.identity.environment import JOB_HUB, Setting, text
 from tachograph.identity.program import note_undelivered, program_name
 from tachograph.identity.rank import speaks_for_node
 from tachograph.identity.resource import series_labels
@@ -172,8 +172,9 @@ class Pipeline:
             served=self._served,
             hurries=self._events.is_half_full,
         )
-        if self._hub is not None:
-            own.append(to_hub(self._hub.url, settings, self._registry, hurries=self._events.is_half_full))
+        hub_url = settings.job_hub if self._hub is None else self._hub.url
+        if hub_url:
+            own.append(to_hub(hub_url, settings, self._registry, hurries=self._events.is_half_full))
         providers.joins_logs = awaits_logs and external_logger_provider() is None  # else it is among the routes
         self._routes.own = own
         self._serves = ours and "prometheus" in settings.metrics
@@ -214,8 +215,7 @@ class Pipeline:
         self._page = page = Page(labels, resource, self._registry, client=client)
         where = settings.prometheus_host, settings.prometheus_port
         # The hub's page has this process, too: a target of its own would double its series.
-        of_job = text(os.environ, "TACHOGRAPH_HUB") == "1" and text(os.environ, "TACHOGRAPH_ENDPOINT")
-        store = None if self._hub is not None or of_job else settings.store
+        store = None if self._hub is not None or text(os.environ, JOB_HUB) else settings.store
         try:
             self._endpoint = Endpoint(self._collection.read, page, *where, self._registry, store=store)
         except OSError as error:
@@ -468,11 +468,12 @@ class Pipeline:
 
     def _note_undelivered(self, lost_events: int, *, exiting: bool) -> None:
         """Note for ``tachograph run`` how much did not reach the job's hub, which cannot be told any more."""
-        if not exiting or not self.settings.own_hub:
+        to_job_hub = [route for route in self._routes.own if route.is_job_hub]
+        if not exiting or not to_job_hub:
             return
         given_up = lost_events
         unanswered = 0
-        for route in self._routes.own:
+        for route in to_job_hub:
             undelivered, without_answer = route.left_over()
             given_up += undelivered
             unanswered += without_answer

@@ -16,7 +16,7 @@ from tachograph.exporters.otel_exporters import EntryPointExporter, installed, i
 from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal, endpoint_variables, read_otlp_settings
 from tachograph.exporters.spool import spool_limit_of
 from tachograph.identity import resource as who
-from tachograph.identity.environment import Setting, setting, system_text, text
+from tachograph.identity.environment import JOB_HUB, Setting, setting, system_text, text
 from tachograph.identity.extra import install_command
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.recording.points import Attributes, AttributeValue, attributes_key
@@ -68,6 +68,7 @@ class Settings:
         named_logs: exporters of logs were chosen, rather than implied by an endpoint: they get the records of the
             program's own logging, too.
         own_hub: OTLP goes to the hub of the ``tachograph run`` around it.
+        job_hub: the URL of that hub if it gets everything in addition to the destinations above; else empty.
         hub: the process was asked to have a hub of its own.
         tags: of the run; no setting of a pipeline, so that they do not make two of them differ.
         notes: of the run, the same.
@@ -97,6 +98,7 @@ class Settings:
     doctor: str = "true"
     named_logs: bool = False
     own_hub: bool = False
+    job_hub: str = ""
     hub: bool = False
     tags: tuple[str, ...] = field(default=(), compare=False)
     notes: str = field(default="", compare=False)
@@ -317,7 +319,7 @@ def read_settings(
         curves=curves.choice(("hub", "all")) if curves else "hub",
         doctor=doctor.boolean_or("all") if doctor else "true",
         named_logs=logs is not None or bool(text(environ, "OTEL_LOGS_EXPORTER")),
-        own_hub=text(environ, "TACHOGRAPH_HUB") == "1" and endpoint == text(environ, "TACHOGRAPH_ENDPOINT") != "",
+        own_hub=endpoint == text(environ, JOB_HUB) != "",
         **_description(tags, notes),
     )
 

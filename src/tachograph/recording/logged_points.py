@@ -21,7 +21,7 @@ _NANO = 1e9
 
 
 def _run_start() -> int:
-    found = os.environ.get("TACHOGRAPH_START_NS", "")
+    found = os.environ.get("TACHOGRAPH__START_NS", "")
     return int(found) if found.isdecimal() else time.time_ns()
 
 

@@ -112,7 +112,7 @@ def _extras() -> Iterator[tuple[bool, str]]:
 def _destinations(endpoint: str | None, timeout: float) -> Iterator[tuple[bool, str]]:
     """Send one test point to each destination that the variables name."""
     from tachograph.cli.doctor.probes import probes
-    from tachograph.identity.environment import text
+    from tachograph.identity.environment import JOB_HUB, text
     from tachograph.logger.influx_target import InfluxTarget
     from tachograph.pipeline.settings import read_settings
 
@@ -123,7 +123,7 @@ def _destinations(endpoint: str | None, timeout: float) -> Iterator[tuple[bool, 
         yield False, str(error)
         return
     is_empty = True
-    for probe in probes(settings, influx, text(os.environ, "TACHOGRAPH_ENDPOINT")):
+    for probe in probes(settings, influx, text(os.environ, JOB_HUB)):
         is_empty = False
         yield _send(probe, timeout)
     if is_empty:

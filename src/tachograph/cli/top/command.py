@@ -25,7 +25,7 @@ from tachograph.cli.command_line import (
 from tachograph.cli.top.choice import SORTS, Choice, WrongFilter, compiled
 from tachograph.cli.top.picture import Picture
 from tachograph.cli.top.source import TOKEN, Asking, Away, HubRefused, RunSource
-from tachograph.identity.environment import clean, store, text
+from tachograph.identity.environment import JOB_HUB, clean, store, text
 from tachograph.identity.extra import install_command
 
 DEFAULT_HUB = "http://127.0.0.1:4318"
@@ -67,9 +67,7 @@ def _source(options: argparse.Namespace) -> RunSource:
 
 def default_hub() -> str:
     """Return the address of the hub that the environment names, else that of the first one on a machine."""
-    # Within `tachograph run` the variable says only that the endpoint is a hub: see tachograph.cli._job.
-    named = text(os.environ, HUB)
-    return (text(os.environ, "TACHOGRAPH_ENDPOINT") if named == "1" else named) or DEFAULT_HUB
+    return text(os.environ, JOB_HUB, HUB) or DEFAULT_HUB
 
 
 def _shown(source: RunSource, options: argparse.Namespace) -> int:

@@ -15,14 +15,16 @@ import sys
 
 def _asked() -> bool:
     environ = os.environ
-    asked = environ.get("TACHOGRAPH_ENDPOINT") or environ.get("TACHOGRAPH_INSTRUMENT")
-    return bool(asked) and environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
+    variables = ("TACHOGRAPH__HUB", "TACHOGRAPH__ENDPOINT", "TACHOGRAPH__INSTRUMENT")
+    return (
+        any(environ.get(name) for name in variables) and environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
+    )
 
 
 def _concerned() -> bool:
     """Tell whether this process may be part of the job itself, and not only an auxiliary process of it."""
     environ = os.environ
-    owner = environ.get("TACHOGRAPH_OWNER", "").rpartition(":")[2]
+    owner = environ.get("TACHOGRAPH__OWNER", "").rpartition(":")[2]
     helpers_record = environ.get("TACHOGRAPH_HELPERS", "").strip().lower() in ("true", "1")
     if owner.isdigit() and int(owner) != os.getpid() and not helpers_record:
         return False
@@ -54,7 +56,7 @@ def _program() -> str:
 
 def _mark() -> None:
     """Mark that this process has started: see :mod:`tachograph.identity.program`, which may not load here."""
-    folder = os.environ.get("TACHOGRAPH_STARTED")
+    folder = os.environ.get("TACHOGRAPH__STARTED")
     rank = os.environ.get("RANK", "")
     # A child of multiprocessing is part of the job once it has a rank.
     if folder and (rank or "--multiprocessing-fork" not in sys.orig_argv):
