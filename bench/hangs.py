@@ -185,7 +185,7 @@ def _watch(one: Case, job: subprocess.Popen[bytes], folder: Path, seconds: float
             )
         time.sleep(0.1)
     since = float(mark.read_text())
-    found = re.search(r"drawn at (\S+)/#/run/(\S+) and", (folder / "said").read_text())
+    found = re.search(r"live at (\S+)/#/run/(\S+) \(", (folder / "said").read_text())
     if found is None:
         raise RuntimeError((folder / "said").read_text())
     url = f"{found[1]}/api/runs/{quote(found[2], safe='')}/doctor"

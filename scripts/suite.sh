@@ -41,6 +41,7 @@ case $part in
 test)
   tests "$beside" -m 'not long and not timing' --cov --cov-report= "$@"
   tests '--numprocesses=2' -m 'timing and not long' --cov --cov-append --cov-report= "$@"
+  "$python" scripts/merge_coverage.py .coverage || failed=$?
   # The total alone: the files' table would push what failed out of sight. `python -m coverage report` prints it.
   printf 'Coverage, in per cent (95 at least): '
   "$python" -m coverage report --ignore-errors --format=total --fail-under=95 || failed=$?

@@ -199,5 +199,5 @@ def test_a_wrong_token_is_no_token(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError, match="must be a token") as raised:
         read_token(file, {}, loopback=False)
     assert not text.strip() or text not in str(raised.value)
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match="cannot read --token-file"):
         read_token(tmp_path / "missing", {}, loopback=False)

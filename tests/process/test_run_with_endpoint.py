@@ -170,8 +170,8 @@ def test_the_lines_of_a_run_with_both(tmp_path: Path) -> None:
         endpoint = base(receiver).replace("http://", "http://user:hunter2@")
         done = run_program(tmp_path, PROGRAM, options=("--endpoint", endpoint, "--run-id", "job"))
     page, also, stored, *_, last = done.stderr.splitlines()
-    assert page.startswith("tachograph: the run is drawn at http://127.0.0.1:")
-    assert also == f"tachograph: its processes also send to {base(receiver)}"
+    assert page.startswith("tachograph: live at http://127.0.0.1:")
+    assert also == f"tachograph: also sending telemetry to {base(receiver)}"
     assert stored.startswith(f"tachograph: run job, stored in {tmp_path}")
     assert ", none lost; " in last
     assert "hunter2" not in done.stderr
@@ -184,7 +184,7 @@ def test_endpoints_of_single_signals(tmp_path: Path) -> None:
             tmp_path, PROGRAM, options=("--run-id", "job"), OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=f"{base(receiver)}/m"
         )
         assert {path for path, *_ in receiver.requests} == {"/m"}
-    assert f"its processes also send to {base(receiver)}/m" in done.stderr
+    assert f"also sending telemetry to {base(receiver)}/m" in done.stderr
     assert ", none lost; " in done.stderr.splitlines()[-1]
     assert ("g/loss", 9.0) in values(tmp_path, "job")[1]
 

@@ -128,7 +128,7 @@ def test_a_run_may_be_pruned_while_one_looks(tmp_path: Path) -> None:
     record(tmp_path, "gone", *points([1.0]))
     with alone(tmp_path) as studio, studio.live("gone") as stream:
         stream.next("hello")
-        assert "deleted: 1," in tachograph(tmp_path, "runs", "prune", "--keep", "0", "--yes")
+        assert "deleted 1 (" in tachograph(tmp_path, "runs", "prune", "--keep", "0", "--yes")
         assert list(tmp_path.joinpath("runs").iterdir()) == []
         assert stream.next("problem")[2]["error"].startswith("there is no run 'gone' in ")
         assert studio.ask("runs")["runs"] == []
@@ -178,7 +178,7 @@ def test_one_run_that_cannot_be_read_is_listed_with_its_problem(tmp_path: Path) 
         found = {each["id"]: each["damage"] for each in studio.ask("runs")["runs"]}
         assert found["good"] == []
         assert found["broken"] == ["the file is damaged: file is not a database"]
-        assert found["folder"] == ["cannot read the file: Is a directory"]
+        assert found["folder"] == ["it is not a regular file"]
         refused = studio.answer("runs", "goods")
         assert (refused.status, refused.body) == (
             404,

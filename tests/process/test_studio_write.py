@@ -124,7 +124,7 @@ def test_a_page_for_looking_refuses_changes_with_a_sentence(store: Path) -> None
         ({"remove": None}, 400, "remove= must be a list of tags, not NoneType: None"),
         ({"add": [""]}, 400, "add= is '': it must not be empty"),
         ({"add": ["\x1b[2J"]}, 400, "add= is '\\x1b[2J': a tag can contain only printable characters"),
-        ({"name": "x" * 201}, 400, "name= has 201 characters: a display name has at most 200"),
+        ({"name": "x" * 201}, 400, "name= has 201 characters: a display name may have at most 200"),
         ({"notes": 7}, 400, "notes= must be a string, not int: 7"),
         ({"notes": "x" * 10_001}, 400, "notes= has 10001 characters: notes have at most 10,000"),
     ],

@@ -297,8 +297,8 @@ def test_a_program_without_torch_never_sees_it(tmp_path: Path) -> None:
     """Where torch is never imported nothing happens, and uninstrumenting leaves Python's imports as they were."""
     program = """
     import sys
-    before = list(sys.meta_path)
     from tachograph.instrumentation import TorchMonitorInstrumentor
+    before = list(sys.meta_path)
     TorchMonitorInstrumentor().instrument()
     import json
     TorchMonitorInstrumentor().uninstrument()

@@ -88,7 +88,7 @@ def own_hub(said: Path) -> str:
     until = time.monotonic() + 60
     while "live at " not in said.read_text() and time.monotonic() < until:
         time.sleep(0.1)
-    return said.read_text().partition("drawn at ")[2].partition("/#/")[0]
+    return said.read_text().partition("live at ")[2].partition("/#/")[0]
 
 
 @pytest.mark.long

@@ -76,7 +76,7 @@ def test_tags_notes_and_a_name_are_kept(capsys: pytest.CaptureFixture[str]) -> N
         (("ano", "--add-tag", "x"), "there is no run 'ano' in {}: did you mean 'another'?"),
         (("a/run",), "nothing to change: give --name, --notes, --add-tag or --remove-tag"),
         (("a/run", "--remove-tag", "beast"), "run 'a/run' does not have the tag 'beast' (it has 'best')"),
-        (("a/run", "--add-tag", "x", "--remove-tag", "x"), "the tag 'x' is to be added and removed: give it once"),
+        (("a/run", "--add-tag", "x", "--remove-tag", "x"), "the tag 'x' is both added and removed"),
         (("a/run", "--add-tag", "\x1b[2J"), "--add-tag is '\\x1b[2J': a tag can contain only printable characters"),
         (("a/run", "--add-tag", "x" * 65), f"--add-tag is {'x' * 65!r}: a tag has at most 64 characters"),
         (("a/run", *(f"--add-tag={n}" for n in range(64))), "would have 65 tags: a run may have at most 64"),

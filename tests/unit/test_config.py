@@ -23,7 +23,6 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 import tachograph
 from tachograph.metric._config import MOST_KEYS, Dictionary
@@ -223,6 +222,7 @@ def test_other_numbers_are_numbers() -> None:
 
 def test_omegaconf_is_kept() -> None:
     """Hydra's configurations are kept, with their lists and references; a value that is missing costs itself alone."""
+    OmegaConf = pytest.importorskip("omegaconf").OmegaConf  # noqa: N806 - the name of a class
     made = Made()
     text = "{lr: 0.1, betas: [0.9, 1], stages: [{width: 8}, {width: null}], copy: '${betas}'}"
     made.merge(OmegaConf.merge(OmegaConf.create(text), {"data": {"path": "???", "workers": 2}}))

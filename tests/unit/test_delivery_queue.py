@@ -485,4 +485,4 @@ def test_the_end_says_how_much_was_not_delivered(caplog: pytest.LogCaptureFixtur
     for items, kind in ((1200, "metrics"), (34, "metrics"), (1, "traces"), (2, "logs"), (3, "")):
         queue.put(failing(Retry(None, "busy")), 1, items=items, kind=kind)
     queue.close(0.1)
-    assert "s for it: 1,234 data points and 1 span and 2 records and 3 items" in caplog.text
+    assert "s at shutdown: 1,234 data points and 1 span and 2 records and 3 items" in caplog.text

@@ -174,7 +174,7 @@ def test_configure_says_what_it_takes(handler: Any) -> None:
 
 def test_configure_refuses_a_class_and_a_wrong_group() -> None:
     """A class in place of an instance, or a group that is no string, is a clear error that changes nothing."""
-    with pytest.raises(TypeError, match=r"write Kept\(\), not Kept"):
+    with pytest.raises(TypeError, match=r"pass Kept\(\), not Kept"):
         elastic.configure(Kept)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="metric group must be a string"):
         elastic.configure(Kept(), 3)  # type: ignore[arg-type]

@@ -246,7 +246,7 @@ def test_a_handler_that_logs_at_each_event_ends(each: int, caplog: pytest.LogCap
     logged = 2 * (1 + at_once * each)
     assert len(journal) == logged
     assert dropped(registry) == {"feedback": logged - len(got)}
-    assert sum("without end" in record.message for record in caplog.records) == 1
+    assert sum("keep logging events" in record.message for record in caplog.records) == 1
     made.unregister(handle)
     made.register(lambda found: got.append(found.name))
     made.log_event(event("last"))

@@ -149,7 +149,7 @@ def test_start_takes_a_wrapped_handler_only() -> None:
     """A handler as a destination of start() is refused with the two things to write; wrapped it gets each export."""
     kept = Kept()
     for metrics in (kept, ["console", kept]):
-        with pytest.raises(TypeError, match=r"metrics= .*tachograph\.otel\.HandlerExporter\(handler\) here.*not Kept"):
+        with pytest.raises(TypeError, match=r"metrics= .*tachograph\.otel\.HandlerExporter\(handler\)\).*not Kept"):
             tachograph.start(metrics=metrics)
     with pytest.raises(TypeError, match="logs= must be a name, an exporter, or a sequence of them, not Kept"):
         tachograph.start(logs=kept)

@@ -6,13 +6,13 @@ those of Tachograph would hang, crash, or block every green thread of the progra
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from tachograph.identity.import_hooks import ImportHook
+from tachograph.recording.wrapping import wraps
 
 _NEEDED = frozenset({"_thread", "thread", "threading", "time", "queue", "select", "selectors", "socket", "ssl"})
 
@@ -50,7 +50,7 @@ class PatchWatch:
     def _watch_eventlet(self, patcher: Any) -> None:
         monkey_patch = patcher.monkey_patch
 
-        @functools.wraps(monkey_patch)
+        @wraps(monkey_patch)
         def patch(**modules: bool) -> None:
             others = modules.get("all", True not in modules.values())
             if any(modules.get(name, others) for name in ("thread", "time", "select", "socket")):

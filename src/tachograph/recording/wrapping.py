@@ -13,7 +13,7 @@ Wrapper = TypeVar("Wrapper", bound=Callable[..., Any])
 # ``stacklevel``, of warnings and of logging, does not count frames whose file has both of these words in its name: they
 # are the import system's (Python/_warnings.c, is_internal_filename; logging._is_internal_frame). CPython has no other
 # way: the file prefixes that it skips since 3.12 are an argument of the call that warns.
-_NOT_COUNTED = " [hidden like importlib._bootstrap]"
+HIDDEN_SUFFIX = " [hidden like importlib._bootstrap]"
 
 
 def wraps(original: Any) -> Callable[[Wrapper], Wrapper]:
@@ -39,4 +39,4 @@ def hide_frame(function: Wrapper) -> Wrapper:
 
 @cache  # the functions that one piece of code makes share the result
 def _hidden(code: CodeType) -> CodeType:
-    return code.replace(co_filename=code.co_filename.removesuffix(_NOT_COUNTED) + _NOT_COUNTED)
+    return code.replace(co_filename=code.co_filename.removesuffix(HIDDEN_SUFFIX) + HIDDEN_SUFFIX)

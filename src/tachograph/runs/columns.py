@@ -84,11 +84,11 @@ def _told(summary: Summary) -> dict[str, Any]:
 def _read(summary: Summary) -> dict[str, Any]:
     """Return the columns that are in the run's file; none where it cannot be read, which its ``problem`` says."""
     try:
-        run = Run(summary.id, summary.path)
+        run = Run(summary.id, summary.path, looking=True)
     except StoreError:
         return {}
     found: dict[str, Any] = {"program": run.program_name, "notes": run.notes}
-    with contextlib.suppress(sqlite3.DatabaseError), look(RunFile(summary.path)) as reading:
+    with contextlib.suppress(sqlite3.DatabaseError), look(RunFile(summary.path, looking=True)) as reading:
         found |= outline(reading)
     for name, told in zip(_OF_KEYS, (run.config, run.summary, run.program), strict=True):
         found |= {f"{name}.{key}": value for key, value in told.items()}

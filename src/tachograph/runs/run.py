@@ -76,6 +76,7 @@ class Run:
     Args:
         name: the id of the run.
         path: the path of its file.
+        looking: write nothing, not even a recovery of the file after its hub was killed.
 
     Attributes:
         id: the id of the run.
@@ -85,10 +86,10 @@ class Run:
         StoreError: the file is not a run, or was written by a newer version; an ``OSError``.
     """
 
-    def __init__(self, name: str, path: Path) -> None:
+    def __init__(self, name: str, path: Path, *, looking: bool = False) -> None:
         self.id = name
         self.path = path
-        self._file = RunFile(path)
+        self._file = RunFile(path, looking=looking)
         self._points_of = CurvePoints(self._file)
 
     def __repr__(self) -> str:
