@@ -147,8 +147,8 @@ def test_it_waits_for_torch_and_can_be_undone(tmp_path: Path) -> None:
     """Instrumenting imports no torch and can be repeated; uninstrumenting leaves torch and Python as they were."""
     program = """
     import sys
-    before = list(sys.meta_path)
     from tachograph.instrumentation._zero_code import instrument, uninstrument
+    before = list(sys.meta_path)
     instrument(["__main__:nothing"])
     instrument(["__main__:nothing"])
     uninstrument()
