@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,9 +32,8 @@ class Demo:
     expected: list[dict[str, dict[str, float]]]
 
     def pages(self) -> list[str]:
-        """Return the address of each rank's /metrics, as Prometheus finds it."""
-        targets = [json.loads(path.read_text()) for path in self.store.glob("targets/*.json")]
-        return [f"http://{found}/metrics" for (group,) in targets for found in group["targets"]]
+        """Return the address of each rank's /metrics, as the ranks have printed it."""
+        return re.findall(r"serves (http://\S+)", self.output.read_text())
 
     def numbers(self) -> dict[str, dict[str, float]]:
         """Return what must be found: by PromQL name and rank, what each rank says that it recorded."""

@@ -49,7 +49,7 @@ def test_a_job_in_a_c_locale_is_recorded_and_shown(tmp_path: Path) -> None:
     assert listed.id in table.stdout
     shown = tachograph(tmp_path, "runs", "show", listed.id)
     assert shown.stdout.startswith(f"run {listed.id}\n"), shown.stderr
-    copied = tachograph(tmp_path, "export", listed.id, "--format", "csv", "--output", "löss.csv")
+    copied = tachograph(tmp_path, "runs", "export", listed.id, "--format", "csv", "--output", "löss.csv")
     assert copied.returncode == 0, copied.stderr
     assert "löss" in (tmp_path / "löss.csv").read_text(encoding="utf-8")
 

@@ -243,7 +243,7 @@ def test_a_hub_that_is_killed_is_started_again_and_the_job_goes_on(tmp_path: Pat
         command, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as job:
         assert job.stderr is not None
-        url = job.stderr.readline().split()[-1]
+        url = job.stderr.readline().split()[-1].rstrip(")")
         assert eventually(lambda: "\nstep{" in page(url))
         (hub,) = hubs_of(job.pid)
         os.kill(hub, signal.SIGKILL)

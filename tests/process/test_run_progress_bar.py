@@ -58,4 +58,4 @@ def test_the_last_lines_begin_below_the_bar(tmp_path: Path, ending: str) -> None
     """A bar that was left unfinished stays on its line, and no empty line follows one that has ended."""
     screen = in_terminal(tmp_path, f"import sys; sys.stderr.write({BAR + ending!r})")
     place = screen.index(BAR.strip("\r"))
-    assert screen[place + 1].startswith("tachograph: finished: 0 points")
+    assert screen[place + 1].startswith("tachograph: finished: recorded 0 points")

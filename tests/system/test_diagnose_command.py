@@ -129,7 +129,7 @@ def test_diagnose_as_json(standing: tuple[Path, str, Beats]) -> None:
     folder, url, _ = standing
     found = json.loads(tachograph(folder, "diagnose", "--json", "--url", url).stdout)
     assert (found["run"], found["live"]["open"]["cause"], found["live"]["open"]["ranks"]) == (RUN, "blocked", [1])
-    assert [each["state"] for each in found["live"]["ranks"]] == ["waits", "stands"]
+    assert [each["state"] for each in found["live"]["ranks"]] == ["waiting", "not moving"]
 
 
 def test_diagnose_of_the_store(standing: tuple[Path, str, Beats]) -> None:
@@ -178,7 +178,7 @@ def test_top(standing: tuple[Path, str, Beats]) -> None:
     """``top`` has the verdict in its head."""
     pytest.importorskip("rich")
     folder, url, _ = standing
-    assert "HANG: Rank 1 (pid 4000001) blocked" in tachograph(folder, "top", "--once", RUN, "--url", url).stdout
+    assert "HANG: Rank 1 (pid 4000001) has been blocked" in tachograph(folder, "top", "--once", RUN, "--url", url).stdout
 
 
 def test_the_gauge(standing: tuple[Path, str, Beats]) -> None:
@@ -199,6 +199,6 @@ def test_the_page(standing: tuple[Path, str, Beats]) -> None:
         rows = shown.locator("tbody tr")
         assert rows.count() == 2
         assert rows.nth(0).get_attribute("class") == "guilty"
-        assert rows.nth(0).locator("td").nth(0).inner_text() == "stands"
+        assert rows.nth(0).locator("td").nth(0).inner_text() == "not moving"
         assert rows.nth(1).locator("td").nth(3).inner_text() == "all_reduce #30 of default_pg, sizes [[4]]"
         assert page.complaints == []

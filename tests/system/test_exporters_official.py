@@ -131,7 +131,7 @@ def test_a_part_that_was_rejected_is_not_counted_by_theirs() -> None:
         registry = recorded()
         assert behind(exporter_of("http/protobuf", receiver.url), registry)
     assert dropped(registry) == {}
-    assert "partial success | ours counts it, theirs does not read it" in PAGE.read_text(encoding="utf-8")
+    assert "partial success | counted by Tachograph, ignored by the official exporters" in PAGE.read_text(encoding="utf-8")
 
 
 def test_a_receiver_that_is_busy_is_tried_again_by_theirs() -> None:
@@ -166,4 +166,4 @@ def test_their_exports_draw_random_numbers() -> None:
         assert random.getstate() == before
         assert behind(exporter_of("http/protobuf", receiver.url), registry)
         moved = random.getstate() != before
-    assert moved == ("`otlp_proto_http` moves it with each export" in PAGE.read_text(encoding="utf-8"))
+    assert moved == ("`otlp_proto_http` advances it with each export" in PAGE.read_text(encoding="utf-8"))

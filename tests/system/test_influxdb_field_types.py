@@ -207,8 +207,8 @@ def test_what_another_process_has_left(base: str, tmp_path: Path) -> None:
     feed(left, [event(n, {"f": value, "g": 1}, {}, measurement="left") for n, value in enumerate([0, 0.5, 0])])
     left.close(0.1)
     (file,) = spool_files(tmp_path)
-    replay = [str(file), "--to", "influxdb", "--host", base, "--delete"]
-    assert main(["replay", *replay]) == 0
+    arguments = [str(file), "--to", "influxdb", "--url", base, "--database", "tplr", "--delete"]
+    assert main(["resend", *arguments]) == 0
     assert stored_values(base, "left") == [0.0, 0.5, 0.0]
 
 

@@ -179,7 +179,7 @@ def test_each_fault_leads_to_its_place(browser: Any, tmp_path: Path) -> None:
         assert [kind for kind, _ in found] == ["stalled", "nonfinite", "hang", "restart"]
         assert found[0][1].startswith("Stalled: no new point for ")
         assert found[1][1] == "training/loss: first NaN at step 30 on rank 1"  # another loss has no group
-        assert found[2][1] == "The job stood still for 5 s"
+        assert found[2][1] == "The job hung for 5 s"
         page.loaded("loss")
         line = page.page.locator(".fault-mark")
         for place, (kind, title) in enumerate(found):

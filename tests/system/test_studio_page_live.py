@@ -60,7 +60,7 @@ def test_a_job_is_followed_as_it_goes(browser: Any, tmp_path: Path) -> None:
     ) as job:
         assert job.stderr is not None
         assert job.stdin is not None
-        url = job.stderr.readline().split()[-1].removesuffix("/metrics")
+        url = job.stderr.readline().split()[-1].rstrip(")").removesuffix("/metrics")
         with tab(browser, url) as found:
             found.open("/")
             found.until(lambda: "going" in found.text() and "running" in found.text(), "the live run in the list")
