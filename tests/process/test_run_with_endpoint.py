@@ -218,7 +218,8 @@ def test_the_hub_leaves_the_port_of_a_local_endpoint_alone(tmp_path: Path) -> No
     """It takes another port even if nothing listens there yet, and the first line says so."""
     port = free_port()
     done = run(tmp_path, "true", options=("--port", str(port), "--endpoint", f"http://localhost:{port}"))
-    assert re.match(rf"tachograph: port {port} belongs to the endpoint, so the hub listens on port (?!{port}\b)\d+\n", done.stderr)
+    remark = rf"tachograph: port {port} belongs to the endpoint, so the hub listens on port (?!{port}\b)\d+\n"
+    assert re.match(remark, done.stderr)
 
 
 def test_a_run_inside_a_run_sends_to_its_own_destinations(tmp_path: Path) -> None:

@@ -178,7 +178,8 @@ def test_top(standing: tuple[Path, str, Beats]) -> None:
     """``top`` has the verdict in its head."""
     pytest.importorskip("rich")
     folder, url, _ = standing
-    assert "HANG: Rank 1 (pid 4000001) has been blocked" in tachograph(folder, "top", "--once", RUN, "--url", url).stdout
+    screen = tachograph(folder, "top", "--once", RUN, "--url", url).stdout
+    assert "HANG: Rank 1 (pid 4000001) has been blocked" in screen
 
 
 def test_the_gauge(standing: tuple[Path, str, Beats]) -> None:

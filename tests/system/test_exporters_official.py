@@ -131,7 +131,8 @@ def test_a_part_that_was_rejected_is_not_counted_by_theirs() -> None:
         registry = recorded()
         assert behind(exporter_of("http/protobuf", receiver.url), registry)
     assert dropped(registry) == {}
-    assert "partial success | counted by Tachograph, ignored by the official exporters" in PAGE.read_text(encoding="utf-8")
+    row = "partial success | counted by Tachograph, ignored by the official exporters"
+    assert row in PAGE.read_text(encoding="utf-8")
 
 
 def test_a_receiver_that_is_busy_is_tried_again_by_theirs() -> None:

@@ -318,13 +318,13 @@ def _start_hub(
             arguments += [f"--{name}", str(value)]
     for number in endpoints.local_ports:
         arguments += ["--avoid-port", str(number)]
-    own = {}
-    if endpoints.general and text(environ, _SYSTEM_METRICS).lower() in ("true", "1"):
-        # A rank reports the node's hardware to the endpoint, and with it to the hub: see speaks_for_node().
-        own[_SYSTEM_METRICS] = "false"
+    of_hub = {}
+    if endpoints.general and text(environ, _SYSTEM_METRICS):
+        # If it is on, a rank reports the node's hardware to the endpoint and to the hub: see speaks_for_node().
+        of_hub[_SYSTEM_METRICS] = "false"
     try:
         launch: Launch = options.launch
-        return HubProcess(arguments, {**environ, **own, **launch.handed()})
+        return HubProcess(arguments, {**environ, **of_hub, **launch.handed()})
     except (ImportError, RuntimeError, OSError) as error:
         if not endpoints.named and isinstance(error, ImportError):
             raise

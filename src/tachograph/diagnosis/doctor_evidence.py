@@ -102,8 +102,8 @@ class Evidence:
         ago = found.now - (rank.gone if rank.gone is not None else rank.came)
         if rank.has_left or rank.ended in ("exit", "renamed"):
             return _said(rank, "hang", "ended", f"exited {ago:.0f} s ago while others wait for it", seen_last=True)
-        told = f": {rank.failure[0]}" if rank.failure[0] else " without an exception"
-        why = f" ({rank.ended})" if rank.ended else told
+        failure = f": {rank.failure[0]}" if rank.failure[0] else " without an exception"
+        why = f" ({rank.ended})" if rank.ended else failure
         return _said(rank, "hang", "killed", f"died {ago:.0f} s ago{why}", seen_last=True)
 
     def _held(self, rank: RankHistory, usage: Usage | None, silent: float, found: Findings) -> HangVerdict:

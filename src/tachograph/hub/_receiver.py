@@ -167,8 +167,8 @@ class Receiver:
             return self._keep[kind.signal](message)
         except Exception as error:  # the border to the store: a full disk must not end the hub
             self._hub.count("tachograph.hub.failed", 1, signal=kind.signal)
-            said = "the hub cannot store a request (further warnings are suppressed; see tachograph.hub.failed): %s"
-            self._log_once("keep", said, error, exc_info=not isinstance(error, StoreError))
+            warning = "the hub cannot store a request (further warnings are suppressed; see tachograph.hub.failed): %s"
+            self._log_once("keep", warning, error, exc_info=not isinstance(error, StoreError))
             why = f"cannot store it: {type(error).__name__}"
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, why, retry_after=_RETRY_AFTER) from error
 

@@ -92,9 +92,8 @@ def begin(*, directly: bool = True, forked: bool = False) -> None:
         return
     from tachograph.pipeline import begin_ambient  # needs the SDK, and instrumentors do not
 
-    asked = helpers_record()
-    known = text(os.environ, "RANK") or group_watch.joined()
-    waits = not asked and not known and (forked or _is_child_of_multiprocessing())
+    has_rank = text(os.environ, "RANK") or group_watch.joined()
+    waits = not helpers_record() and not has_rank and (forked or _is_child_of_multiprocessing())
     idles = _is_of(_POOLED)
     if idles:
         unmark_start(os.environ)

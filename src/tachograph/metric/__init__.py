@@ -256,10 +256,10 @@ def _scale(key: str, scale: object) -> MetricScale | None:
 def _a_second(key: str, throttle: object) -> float | None:
     if throttle is None:
         return None
-    found = finite(throttle, f"throttle= of Metric {key!r}")
-    if found <= 0:
+    rate = finite(throttle, f"throttle= of Metric {key!r}")
+    if rate <= 0:
         raise ValueError(
             f"throttle= of Metric {key!r} must be a number of points per second above 0: {throttle!r:.100}; "
             "pass None to record every value"
         )
-    return found
+    return rate

@@ -52,11 +52,12 @@ def failure_of(error: BaseException, registry: registries.Registry = registries.
         error = error.__context__
     try:
         kind, message = _told_by_torch(error) or (type(error).__qualname__, str(error))
-        said = masked_message(message, MOST_MESSAGE, kind)
+        message = masked_message(message, MOST_MESSAGE, kind)
     except Exception:  # noqa: BLE001 - the border to the program's __str__
         registry.count_error("exit")
-        kind, said = type(error).__qualname__, "(its message cannot be read)"
-    return Failure(kind[:MOST_TYPE], said)
+        kind = type(error).__qualname__
+        message = "(its message cannot be read)"
+    return Failure(kind[:MOST_TYPE], message)
 
 
 def _told_by_torch(error: BaseException) -> tuple[str, str] | None:

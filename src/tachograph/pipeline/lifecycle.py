@@ -368,10 +368,10 @@ def _after_fork_in_child() -> None:
     ambient, runtime.ambient = runtime.ambient, False
     if runtime.reset_in_child() is None or runtime.again is None:
         return
-    wanted = helpers_record()
-    if ambient:  # torchelastic forks its workers if told so
-        wanted = (wanted or _ELASTIC in sys.modules) and not is_helper(os.environ, os.getpid())
-    if wanted:
+    exports = helpers_record()
+    if ambient:  # torchelastic can be configured to fork its workers
+        exports = (exports or _ELASTIC in sys.modules) and not is_helper(os.environ, os.getpid())
+    if exports:
         unblock_signals()
         runtime.again()
     if runtime.pipeline is None:

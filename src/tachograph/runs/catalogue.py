@@ -213,8 +213,9 @@ def existing_store(folder: Path) -> Path:
         StoreError: it does not exist, is no folder, or cannot be read.
     """
     if not folder.is_dir():
-        code, what = (errno.ENOTDIR, "is not a folder") if folder.exists() else (errno.ENOENT, "does not exist")
-        raise StoreError(code, f"the store {what}", str(folder))
+        if folder.exists():
+            raise StoreError(errno.ENOTDIR, "the store is not a folder", str(folder))
+        raise StoreError(errno.ENOENT, "the store does not exist", str(folder))
     paths_in(folder)
     return folder
 

@@ -128,13 +128,13 @@ def _term(text: str, at: int) -> tuple[Callable[[Mapping[str, Any]], bool], str,
     field = _FIELD.match(text, at)
     if field:
         return _of_field(text, field)
-    found, end = _token(text, at, "expected a column, a text or a field such as tag: here")
+    word, end = _token(text, at, "expected a column, a text or a field such as tag: here")
     compared = _OPERATOR.match(text, end)
     if not compared:
-        return _text(found), "", end
+        return _text(word), "", end
     place = compared.end()
     value, end = _token(text, place, f"missing value after {compared[1]!r}")
-    return _comparison(found, compared[1], value, place), found, end
+    return _comparison(word, compared[1], value, place), word, end
 
 
 def _token(text: str, at: int, missing: str) -> tuple[str, int]:

@@ -58,15 +58,12 @@ def losses(rows: Callable[..., Iterable[Sequence[Any]]]) -> list[Loss]:
         *(DROPPED.group, DROPPED.name),
     ):
         try:
-            labels, amount = dict(json.loads(attributes)), _total(json.loads(data))
-        except (
-            ValueError,
-            TypeError,
-            LookupError,
-            OverflowError,
-        ):  # damaged; other readers of the series report it
-            continue
-        reason, destination = str(labels.get("reason", "")), str(labels.get("destination", ""))
+            labels = dict(json.loads(attributes))
+            amount = _total(json.loads(data))
+        except (ValueError, TypeError, LookupError, OverflowError):
+            continue  # the series is damaged, which its other readers report
+        reason = str(labels.get("reason", ""))
+        destination = str(labels.get("destination", ""))
         if reason not in _RECORDED:
             found[reason, destination] += amount
         if reason not in _WITHOUT_NUMBER:

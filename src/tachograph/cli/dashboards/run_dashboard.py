@@ -133,7 +133,8 @@ def _bound(definition: Mapping[str, Any], key: str) -> float | None:
 
 
 def _charted(run: Run, registry: Registry, group: str, definition: Mapping[str, Any]) -> Charted:
-    name, units = str(definition["metric"]), str(definition.get("units", ""))
+    name = str(definition["metric"])
+    units = str(definition.get("units", ""))
     scale = Axis(str(definition.get("scale", "")), units, _bound(definition, "lower"), _bound(definition, "upper"))
     scope = group or SCOPE
     try:
