@@ -32,7 +32,7 @@ examples:
   tachograph studio                                         see all runs in the browser
   tachograph top                                            watch the newest run in the terminal
   tachograph runs list --filter 'loss < 0.3 -state:failed'  find runs
-  tachograph runs export RUN --output loss.csv              take a run's points with you
+  tachograph runs export RUN --output loss.csv              export a run's points as CSV
   tachograph init prometheus                                set up scraping, alerts and dashboards"""
 
 
