@@ -68,7 +68,7 @@ def test_a_slow_rank_a_loss_that_is_no_number_and_a_stopped_rank(tmp_path: Path)
             base, "TachographLossNotFinite", 0, since=began
         )
         assert "rank 1 of run the run on " in fires(base, "TachographStraggler", 1, since=began)
-        assert "its load_duration is " in fires(base, "TachographSlowestRank", 1, since=began)
+        assert "its mean load_duration is " in fires(base, "TachographSlowestRank", 1, since=began)
         assert {rank for name, rank in firing(base) if name != "TachographLossNotFinite"} == {"1"}
         os.kill(job.pid(2), signal.SIGSTOP)
         began = time.monotonic()

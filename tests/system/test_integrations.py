@@ -252,10 +252,13 @@ def test_an_unmodified_script(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_torchtitans_handler(tmp_path: Path) -> None:
-    """A scalar is a curve over the step, a span the value of a histogram, of the group that is its source."""
+    """A scalar is a curve over the step; a span is a value of a histogram, with a curve over the number of spans."""
     done(tmp_path, str(EXAMPLES / "torchtitan_handler.py"), **beside("torchtitan"))
     found = recorded(tmp_path)
-    assert curves(found) == {"trainer/local_valid_tokens": [1, 2, 3, 4, 5]}
+    assert curves(found) == {
+        "trainer/local_valid_tokens": [1, 2, 3, 4, 5],
+        "trainer/fwd_bwd.duration.ms": [0, 1, 2, 3, 4],
+    }
     (span,) = found.series("fwd_bwd.duration")
     assert (span.group, span.value.count) == ("trainer", 5)
 

@@ -196,7 +196,10 @@ def test_the_page_of_metrics(tmp_path: Path) -> None:
 def test_ranks_are_compared_over_the_same_steps(tmp_path: Path) -> None:
     """Ranks tell their totals at different steps of theirs: a short run's straggler is found all the same."""
     hub = hub_of(tmp_path)
-    for each, phases, at in ((0, {**COMPUTE, "backward": 18.0}, (14, 60)), (1, {**COMPUTE, "forward": 14.0}, (45, 61))):
+    for each, phases, at in (
+        (0, {**COMPUTE, "backward": 18.0}, (14, 33, 45, 60)),
+        (1, {**COMPUTE, "forward": 14.0}, (24, 35, 50, 61)),
+    ):
         counted = metrics(rank(each), number("dl.step.count", 60, kind="counter"), scope="tachograph.step")
         hub.receive_metrics(counted)
         warm = {"warm.phases": totals(10, phases)["phases"], "warm.compiled": 0}

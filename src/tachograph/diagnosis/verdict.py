@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from tachograph.diagnosis.phases import PHASES
-from tachograph.diagnosis.window import APART, Window
+from tachograph.diagnosis.window import APART, Window, median_place
 
 LEAST_STEPS = 20
 CRITICAL, WARNING = "critical", "warning"
@@ -28,6 +28,7 @@ _CREEP_SHARE, _CREEP_BYTES = 0.05, 64 << 20  # in the window
 _CREEP_WITHIN = 24 * _HOUR
 _WAITED = 0.5  # of a straggler's excess that the others must have waited
 _MOST_NAMED = 8
+_MOST_OF_A_WINDOW = 0.5
 
 
 class Threshold(NamedTuple):
@@ -138,10 +139,16 @@ def scores(windows: Sequence[Window]) -> dict[int, float]:
     """Return each rank's excess of own time over the median of the others, as a share of the step.
 
     It is that of the part of the window in which a rank has its median excess: a lone pause makes no straggler. Empty
-    for one rank alone, and for ranks that do not take the same steps.
+    for one rank alone, for ranks that do not take the same steps, and if most of the steps lie in one part.
     """
-    parts = [_excesses(part) for part in _parts(_alike(windows))]
-    return {rank: sorted(part[rank] for part in parts)[len(parts) // 2] for rank in (parts[0] if parts else ())}
+    parts = _parts(_alike(windows))
+    excesses = [_excesses(part) for part in parts]
+    return {rank: excesses[_median_part(parts, rank)][rank] for rank in (excesses[0] if excesses else ())}
+
+
+def _median_part(parts: Sequence[Sequence[Window]], rank: int) -> int:
+    """Return the index of the part in which a rank has its median excess."""
+    return median_place([_excesses(part)[rank] for part in parts], [part[0].steps for part in parts])
 
 
 def _excesses(ranked: Sequence[Window]) -> dict[int, float]:
@@ -155,10 +162,13 @@ def _excesses(ranked: Sequence[Window]) -> dict[int, float]:
 
 
 def _parts(ranked: Sequence[Window]) -> list[list[Window]]:
-    """Return the windows of all ranks by part; whole ones where one of them has no parts."""
-    if not ranked or not all(window.parts for window in ranked):
+    """Return the windows of all ranks by part; whole ones if a rank has no parts, none if one part has most steps."""
+    if not ranked or not ranked[0].parts or {len(window.parts) for window in ranked} != {len(ranked[0].parts)}:
         return [list(ranked)] if ranked else []
     parts = [list(part) for part in zip(*(window.parts for window in ranked), strict=True)]
+    steps = [part[0].steps for part in parts]
+    if max(steps) > sum(steps) * _MOST_OF_A_WINDOW:
+        return []  # a lone pause cannot be told from a slow rank
     if all(window.device_steps for part in parts for window in part):
         return [[window.on_device() for window in part] for part in parts]
     return parts
@@ -184,7 +194,7 @@ def _stragglers(windows: Sequence[Window]) -> Iterator[Verdict]:
         return
     rank = max(found, key=lambda each: found[each])
     parts = _parts(_alike(windows))
-    known = sorted(parts, key=lambda part: _excesses(part)[rank])[len(parts) // 2]
+    known = parts[_median_part(parts, rank)]
     (slow,) = [window for window in known if window.rank == rank]
     others = [window for window in known if window is not slow]
     excess = {

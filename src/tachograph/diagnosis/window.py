@@ -10,7 +10,7 @@ from tachograph.diagnosis.phases import PHASES, WARM_UP
 
 APART = 0.1  # of the steps: ranks further apart do not train the same
 _WHOLE = 1 / 3  # of the steps come before the window, where it is about a whole run
-_PARTS = 5  # of a window: a pause between two looks is in two of them at most
+_PARTS = 5  # of a window: a lone pause is in one of them, or in two if ranks have logged at different steps
 _SECOND = 1e9  # nanoseconds
 # Phases that the device's own times tell of, where there are some: the host's show where it waits for the device.
 _ON_DEVICE = ("data_wait", "gradients", "other")
@@ -41,7 +41,7 @@ class Window(NamedTuple):
         samples: backwards whose communication was timed.
         waited: nanoseconds that such a one waited for other ranks and computed nothing.
         unsure: nanoseconds of evaluation that may be rollouts.
-        parts: the same steps in a few windows, the oldest first; empty where there are too few.
+        parts: the same steps in a few windows, the oldest first, all ranks at the same steps; empty if not known.
     """
 
     rank: int | None
@@ -79,15 +79,29 @@ class Window(NamedTuple):
         return self.on_device() if phase in _ON_DEVICE else self
 
     def usual(self, phase: str) -> Window:
-        """Return the part in which a phase has its median share: a lone pause is in few of them.
+        """Return the part in which a phase has its median share, so that a lone pause has no effect.
 
-        The window itself where it has no parts.
+        The window itself if it has no parts.
         """
-        return sorted(self.parts, key=lambda part: part.share(phase))[len(self.parts) // 2] if self.parts else self
+        if not self.parts:
+            return self
+        shares = [part.share(phase) for part in self.parts]
+        return self.parts[median_place(shares, [part.steps for part in self.parts])]
 
     def on_device(self) -> Window:
         """Return the window as the device has timed it; as it is where it has not."""
         return self._replace(phases=self.device, steps=self.device_steps) if self.device_steps else self
+
+
+def median_place(values: Sequence[float], weights: Sequence[float]) -> int:
+    """Return the index of the weighted median of values."""
+    half, passed = sum(weights) / 2, 0.0
+    order = sorted(range(len(values)), key=values.__getitem__)
+    for index in order:
+        passed += weights[index]
+        if passed > half:
+            return index
+    return order[-1]
 
 
 Totals = Mapping[str, Any]  # the attributes of an event ``tachograph.steps``
@@ -105,8 +119,13 @@ def windows_of(ranks: Sequence[tuple[int | None, Sequence[Totals]]], *, recent: 
     ends = [found[-1]["steps"] for _, found in looks]
     if looks and min(ends) >= max(ends) * (1 - APART) and max(starts) < min(ends):
         starts, ends = [max(starts)] * len(looks), [min(ends)] * len(looks)
-    each = zip(looks, starts, ends, strict=True)
-    return [_window_in_parts(rank, found, start, end) for (rank, found), start, end in each if start < end]
+    windows = []
+    for (rank, found), start, end in zip(looks, starts, ends, strict=True):
+        if start < end:
+            # Ranks over the same steps are compared part by part, so they share the bounds of the parts.
+            alike = [other for (_, other), *span in zip(looks, starts, ends, strict=True) if span == [start, end]]
+            windows.append(_window_in_parts(rank, found, _part_bounds(alike, start, end)))
+    return windows
 
 
 def _looks(totals: Sequence[Totals], *, recent: bool) -> list[Totals]:
@@ -125,12 +144,21 @@ def _start(found: Sequence[Totals], *, recent: bool) -> int:
     return max(first, int(found[-1]["steps"] * _WHOLE))
 
 
-def _window_in_parts(rank: int | None, found: Sequence[Totals], start: int, end: int) -> Window:
-    window = _window(rank, found, start, end)
-    if window.steps < _PARTS:
-        return window
-    bounds = [start + window.steps * place // _PARTS for place in range(_PARTS + 1)]
-    return window._replace(parts=[_window(rank, found, *part) for part in pairwise(bounds)])
+def _part_bounds(ranks: Sequence[Sequence[Totals]], start: int, end: int) -> list[int]:
+    """Return the steps at which the parts of a window begin and end: about five parts of as many steps each.
+
+    A part ends where a rank has logged its totals, that with the fewest looks at the window. Between two of these the
+    time of a step is an average, so a bound in between would spread a lone pause over several parts.
+    """
+    logged = min(([each["steps"] for each in rank if start < each["steps"] < end] for rank in ranks), key=len)
+    ideal = [start + (end - start) * place / _PARTS for place in range(1, _PARTS)]
+    inner = {min(logged, key=lambda steps: abs(steps - bound)) for bound in ideal} if logged else set()
+    return [start, *sorted(inner), end]
+
+
+def _window_in_parts(rank: int | None, found: Sequence[Totals], bounds: Sequence[int]) -> Window:
+    parts = [_window(rank, found, *part) for part in pairwise(bounds)]
+    return _window(rank, found, bounds[0], bounds[-1])._replace(parts=parts)
 
 
 def _window(rank: int | None, found: Sequence[Totals], start: int, end: int) -> Window:
