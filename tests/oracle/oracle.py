@@ -4,8 +4,8 @@
 interpreter imports, with a proxy between them, and writes what came through it, with the times of arrival, to
 ``FOLDER/JOB.jsonl.xz``. That was done once, with the code before the change; it is repeated only for new jobs.
 
-``python tests/oracle/oracle.py compare FOLDER OLD NEW`` plays the recordings into hubs of two versions, each named by
-its ``src`` folder, and prints a unified diff of each answer that differs; the exit code is 1 where one does. The hubs
+``python tests/oracle/oracle.py compare FOLDER OLD NEW…`` plays the recordings into hubs of versions, each named by its
+``src`` folder, and prints a unified diff of each answer that differs; the exit code is 1 where one does. The hubs
 are real processes whose clock is set to the time of arrival before each request (``clocked.py``), so that no answer
 depends on how fast the machine is. Compared are the answers to the requests, those of every route of the hub and the
 Studio after half of the requests, after all, and later, the hub's last words, and what the commands for runs print of
@@ -491,24 +491,27 @@ _DRAWINGS: tuple[dict[str, Any], ...] = (
 # Comparing
 
 
-def compare(folder: Path, sources: tuple[Path, Path], names: list[str], kept: Path | None) -> int:
-    """Play recordings into both versions; print the differences, and return how many answers differ."""
+def compare(folder: Path, sources: list[Path], names: list[str], kept: Path | None) -> int:
+    """Play recordings into all versions, and print how the first one differs from each other; return in how much."""
     with tempfile.TemporaryDirectory(prefix="oracle-") as made:
-        sides = [Side(source, Path(made) / which) for source, which in zip(sources, ("old", "new"), strict=True)]
-        with ThreadPoolExecutor(len(sides)) as pool:
+        sides = [Side(source, Path(made) / str(number)) for number, source in enumerate(sources)]
+        with ThreadPoolExecutor(max(2, os.cpu_count() or 1)) as pool:
             list(pool.map(lambda side: _played(side, folder, names), sides))
-    old, new = (side.answers for side in sides)
-    for which, answers in (("old", old), ("new", new)):
+    for side in sides:
         if kept is not None:
             kept.mkdir(parents=True, exist_ok=True)
-            (kept / f"{which}.json").write_text(json.dumps(answers, indent=0, ensure_ascii=False))
-    differ = 0
-    for asked in {**old, **new}:
-        if old.get(asked) != new.get(asked):
-            differ += 1
-            _print_difference(asked, old.get(asked, ""), new.get(asked, ""))
-    _say(f"{len(old):,} answers of {len(names)} jobs, {differ} differ")
-    return differ
+            (kept / f"{side.name}.json").write_text(json.dumps(side.answers, indent=0, ensure_ascii=False))
+    return sum(
+        _differences(sides[0].answers, side.answers, source) for side, source in zip(sides, sources, strict=True)
+    )
+
+
+def _differences(old: Mapping[str, str], new: Mapping[str, str], source: Path) -> int:
+    differ = [asked for asked in {**old, **new} if old.get(asked) != new.get(asked)]
+    for asked in differ:
+        _print_difference(asked, old.get(asked, ""), new.get(asked, ""))
+    _say(f"{source}: {len(new):,} answers, {len(differ)} differ")
+    return len(differ)
 
 
 def _played(side: Side, folder: Path, names: list[str]) -> None:
@@ -558,14 +561,14 @@ def main() -> int:
         command.add_argument("--job", action="append", choices=JOBS, help="only this job (may be repeated)")
         if name == "compare":
             command.add_argument("old", type=Path, help="the src folder of the old version")
-            command.add_argument("new", type=Path, help="the src folder of the new version")
-            command.add_argument("--keep", type=Path, help="also write all answers of both into this folder, as JSON")
+            command.add_argument("new", type=Path, nargs="+", help="the src folder of a new version")
+            command.add_argument("--keep", type=Path, help="also write all answers into this folder, as JSON")
     options = parser.parse_args()
     names = options.job or list(JOBS)
     if options.command == "record":
         record(options.folder, names)
         return 0
-    return min(compare(options.folder, (options.old, options.new), names, options.keep), 1)
+    return min(compare(options.folder, [options.old, *options.new], names, options.keep), 1)
 
 
 if __name__ == "__main__":
