@@ -37,10 +37,14 @@ _real = {name: getattr(time, name) for name in ("time", "time_ns", "monotonic")}
 
 
 class Clock:
-    """A clock that is set; threads that wait for it are woken one after the other, each when the one before waits."""
+    """A clock that is set; threads that wait for it are woken one after the other, each when the one before waits.
+
+    Attributes:
+        now: its time, in nanoseconds since the epoch.
+    """
 
     def __init__(self, now: int) -> None:
-        self._now = now
+        self.now = now
         self._lock = threading.Lock()
         self._sleepers: dict[threading.Thread, Sleeper] = {}
         self._settled = False
@@ -48,9 +52,9 @@ class Clock:
     def install(self) -> None:
         """Put it in the place of the machine's clock, for the package alone."""
         ours = {
-            "time": lambda: self._now / SECOND,
-            "time_ns": lambda: self._now,
-            "monotonic": lambda: self._now / SECOND,
+            "time": lambda: self.now / SECOND,
+            "time_ns": lambda: self.now,
+            "monotonic": lambda: self.now / SECOND,
         }
         for name, tell in ours.items():
             setattr(time, name, lambda tell=tell, real=_real[name]: tell() if _is_asked_by_package() else real())
@@ -65,7 +69,7 @@ class Clock:
     def _sleep(self, event: threading.Event, seconds: float) -> bool:
         thread, woken = threading.current_thread(), threading.Event()
         with self._lock:
-            self._sleepers[thread] = Sleeper(self._now + int(seconds * SECOND), thread.name, woken)
+            self._sleepers[thread] = Sleeper(self.now + int(seconds * SECOND), thread.name, woken)
         while not _real_wait(woken, 0.02) and not event.is_set():
             pass
         with self._lock:
@@ -81,10 +85,10 @@ class Clock:
             with self._lock:
                 due = [(each, thread) for thread, each in self._sleepers.items() if each.deadline <= to]
                 if not due:
-                    self._now = max(self._now, to)
+                    self.now = max(self.now, to)
                     return
                 first, thread = min(due, key=lambda found: found[0][:2])
-                self._now = max(self._now, first.deadline)
+                self.now = max(self.now, first.deadline)
                 del self._sleepers[thread]
             first.woken.set()
             self._await(thread)
@@ -123,7 +127,7 @@ def _run_each() -> None:
     clock.install()
     for line in told:
         asked: dict[str, Any] = json.loads(line)
-        clock.forward(asked["now"])
+        clock.now = asked["now"]
         found = [io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)]
         with contextlib.redirect_stdout(found[0]), contextlib.redirect_stderr(found[1]):
             code = _run(asked["arguments"])

@@ -201,7 +201,7 @@ class Server:
     """A hub or a Studio with a clock that is set; it is asked over one connection."""
 
     def __init__(self, process: subprocess.Popen[bytes], url: str, announced: Any, pipes: tuple[int, int]) -> None:
-        self.process, self.announced, self._pipes = process, announced, pipes
+        self.process, self.url, self.announced, self._pipes = process, url, announced, pipes
         self._connection = http.client.HTTPConnection(url.partition("://")[2], timeout=60)
 
     def forward(self, to: int) -> None:
@@ -295,6 +295,8 @@ class Side:
             now = requests[-1].at
             server.forward(now + SECOND)
             self._ask(server, f"{name}, after all")
+            _, out, errors = self._told(now + SECOND, "top", name, "--once", "--url", server.url)
+            self._take(f"{name}, after all: top", out + errors)
             for seconds in LATER:
                 server.forward(now + seconds * SECOND)
                 self._ask(server, f"{name}, {seconds} s later", quick=True)
@@ -385,13 +387,14 @@ class Side:
     def _print_runs(self, name: str, store: Path, now: int) -> None:
         for path in sorted((store / "runs").glob("*")):
             self._take(f"{name}: files", "" if path.suffix in (".db-wal", ".db-shm", ".lock") else path.name)
-        code, listed, _ = self._told(store, now, "runs", "list", "--json")
+        code, listed, _ = self._told(now, "runs", "list", "--json", "--store", str(store))
         runs = sorted(json.loads(line)["id"] for line in listed.splitlines()) if code == 0 else []
         for arguments in (["list", "--json"], ["list"], ["show", "nothing"]):
             self._command(name, store, now, "runs", *arguments)
         for run in runs:
             self._command(name, store, now, "runs", "show", run)
             self._command(name, store, now, "diagnose", run, "--json")
+            self._command(name, store, now, "top", run, "--once", "--ranks")
             for form in ("csv", "jsonl"):
                 self._command(name, store, now, "runs", "export", run, "--format", form)
             for kind in ("histogram", "counter", "gauge"):
@@ -409,14 +412,14 @@ class Side:
             self._command(name, store, now, "runs", "show", run)
 
     def _command(self, name: str, store: Path, now: int, *arguments: str) -> None:
-        code, out, errors = self._told(store, now, *arguments)
+        code, out, errors = self._told(now, *arguments, "--store", str(store))
         self._take(f"{name}: {' '.join(arguments)}".replace(str(self._folder), ""), f"{out}{errors}code {code}\n")
 
-    def _told(self, store: Path, now: int, *arguments: str) -> tuple[int, str, str]:
+    def _told(self, now: int, *arguments: str) -> tuple[int, str, str]:
         asked, answers = self._commands.stdin, self._commands.stdout
         assert asked is not None
         assert answers is not None
-        asked.write(json.dumps({"now": now, "arguments": [*arguments, "--store", str(store)]}).encode() + b"\n")
+        asked.write(json.dumps({"now": now, "arguments": arguments}).encode() + b"\n")
         asked.flush()
         code, out, errors = json.loads(answers.readline())
         return code, out, errors
@@ -491,19 +494,18 @@ _DRAWINGS: tuple[dict[str, Any], ...] = (
 # Comparing
 
 
-def compare(folder: Path, sources: list[Path], names: list[str], kept: Path | None) -> int:
-    """Play recordings into all versions, and print how the first one differs from each other; return in how much."""
+def compare(folder: Path, old: Path, versions: list[Path], names: list[str], kept: Path | None) -> int:
+    """Play recordings into versions, and print how each differs from the old one; return in how many answers."""
+    sources = versions if old.suffix == ".json" else [old, *versions]
     with tempfile.TemporaryDirectory(prefix="oracle-") as made:
         sides = [Side(source, Path(made) / str(number)) for number, source in enumerate(sources)]
         with ThreadPoolExecutor(max(2, os.cpu_count() or 1)) as pool:
             list(pool.map(lambda side: _played(side, folder, names), sides))
-    for side in sides:
-        if kept is not None:
-            kept.mkdir(parents=True, exist_ok=True)
-            (kept / f"{side.name}.json").write_text(json.dumps(side.answers, indent=0, ensure_ascii=False))
-    return sum(
-        _differences(sides[0].answers, side.answers, source) for side, source in zip(sides, sources, strict=True)
-    )
+    if kept is not None:
+        kept.write_text(json.dumps(sides[0].answers, indent=0, ensure_ascii=False))
+    expected = json.loads(old.read_text()) if old.suffix == ".json" else sides[0].answers
+    found = [side.answers for side in sides[len(sources) - len(versions) :]]
+    return sum(_differences(expected, answers, source) for answers, source in zip(found, versions, strict=True))
 
 
 def _differences(old: Mapping[str, str], new: Mapping[str, str], source: Path) -> int:
@@ -560,15 +562,15 @@ def main() -> int:
         command.add_argument("folder", type=Path, help="the recordings")
         command.add_argument("--job", action="append", choices=JOBS, help="only this job (may be repeated)")
         if name == "compare":
-            command.add_argument("old", type=Path, help="the src folder of the old version")
+            command.add_argument("old", type=Path, help="the src folder of the old version, or its answers")
             command.add_argument("new", type=Path, nargs="+", help="the src folder of a new version")
-            command.add_argument("--keep", type=Path, help="also write all answers into this folder, as JSON")
+            command.add_argument("--keep", type=Path, help="write the answers of the first version into this JSON file")
     options = parser.parse_args()
     names = options.job or list(JOBS)
     if options.command == "record":
         record(options.folder, names)
         return 0
-    return min(compare(options.folder, [options.old, *options.new], names, options.keep), 1)
+    return min(compare(options.folder, options.old, options.new, names, options.keep), 1)
 
 
 if __name__ == "__main__":
