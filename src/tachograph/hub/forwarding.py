@@ -22,7 +22,6 @@ from tachograph.exporters.otlp.http import HttpSender, partial_success
 from tachograph.exporters.otlp.settings import SIGNALS, Signal, read_otlp_settings
 from tachograph.exporters.otlp.values import add_attributes
 from tachograph.exporters.spool import Spool, spool_limit_of
-from tachograph.hub._curve_records import POINT, SCHEMA_KEY, SEQ, STREAM, PackedRecord, told
 from tachograph.hub._request import SENDER
 from tachograph.hub._stream_decoder import is_beside, read_back
 from tachograph.identity.resource import file_safe
@@ -33,6 +32,7 @@ from tachograph.recording.own_metrics import Reason
 from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
 from tachograph.recording.pulse_source import PULSE
 from tachograph.recording.registry import Registry
+from tachograph.runs.point_records import POINT, SCHEMA_KEY, SEQ, STREAM, PackedRecord, told
 from tachograph.runs.recorded import CALLS, FAILURE
 
 DESTINATION = "forward"

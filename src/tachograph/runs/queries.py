@@ -8,12 +8,13 @@ to the damage of a file that is damaged, so each function copes with missing row
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tachograph.runs.blocks import Block, Sample, unpack
 from tachograph.runs.file import RunFile
 
 Rows = Callable[..., Iterable[Sequence[Any]]]
+Shape = Literal["gauge", "sum", "counter", "histogram"]  # a sum may fall, a counter may not
 LARGEST = 2**63 - 1
 _MOST_PARAMETERS = 500  # of one statement
 _NO_LIMIT = -1
@@ -522,3 +523,128 @@ def read_last_increase(rows: Rows, name: str, *, among: int) -> int:
     last = "SELECT time FROM sample WHERE series = id AND value > 0 ORDER BY time DESC LIMIT 1"
     statement = f"SELECT max(({last})) FROM (SELECT id FROM series WHERE name = ? LIMIT ?)"
     return _value(rows(statement, name, among)) or 0
+
+
+class StoredState(NamedTuple):
+    """The last state of a series, from which a hub continues it.
+
+    Attributes:
+        attributes: JSON, pairs sorted by key.
+        number: of the series in the file.
+        seen: when it last got a value, in nanoseconds.
+        data: the state, as JSON.
+    """
+
+    scope: str
+    name: str
+    unit: str
+    shape: Shape
+    attributes: str
+    description: str
+    number: int
+    seen: int
+    data: str
+
+
+_STATES = (
+    "SELECT scope, name, unit, shape, attributes, description, series.id, seen, data FROM series"
+    " JOIN state ON state.series = series.id"
+)
+
+
+def read_states(rows: Rows, process: int, *, since: int) -> list[StoredState]:
+    """Return the states of a process's series that were seen since a time, in the order of their arrival."""
+    statement = f"{_STATES} WHERE process = ? AND seen >= ? ORDER BY series.id"
+    return list(map(StoredState._make, rows(statement, process, since)))
+
+
+class SeriesKey(NamedTuple):
+    """What identifies a series among those of its process."""
+
+    scope: str
+    name: str
+    unit: str
+    shape: Shape
+    attributes: str
+
+
+def find_state(rows: Rows, instance: str, key: SeriesKey) -> StoredState | None:
+    """Return the state of a series of a process; None where there is none."""
+    of_process = "process = (SELECT id FROM process WHERE instance = ?)"
+    of_key = "scope = ? AND name = ? AND unit = ? AND shape = ? AND attributes = ?"
+    row = _first(rows(f"{_STATES} WHERE {of_process} AND {of_key}", instance, *key))
+    return None if row is None else StoredState(*row)
+
+
+def count_series(rows: Rows, process: int) -> int:
+    """Return the number of a process's series."""
+    return _value(rows("SELECT count(*) FROM series WHERE process = ?", process)) or 0
+
+
+# Processes.
+
+
+class StoredProcess(NamedTuple):
+    """A process.
+
+    Attributes:
+        resource: its attributes, as a JSON object.
+        times_lost: how often it was lost.
+    """
+
+    number: int
+    resource: str
+    times_lost: int
+
+
+def find_process(rows: Rows, instance: str) -> StoredProcess | None:
+    """Return a process by its ``service.instance.id``; None where there is none."""
+    row = _first(rows("SELECT id, resource, times_lost FROM process WHERE instance = ?", instance))
+    return None if row is None else StoredProcess(*row)
+
+
+def read_instances(rows: Rows, *, since: int) -> list[str]:
+    """Return the ``service.instance.id`` of each process that exported since a time, in the order of their arrival."""
+    statement = (
+        "SELECT instance FROM process JOIN incarnation ON process = id"
+        " GROUP BY id HAVING max(last_export) >= ? ORDER BY id"
+    )
+    return [instance for (instance,) in rows(statement, since)]
+
+
+class StoredStart(NamedTuple):
+    """A start of a process.
+
+    Attributes:
+        process: the number of the process.
+        instance: its ``service.instance.id``.
+        resource: its attributes, as a JSON object.
+        announced: 1 where the process announced its begin, and so will announce its end.
+        first_export: nanoseconds since the epoch.
+        last_export: the same.
+        interval: nanoseconds between two exports.
+        ended: why it ended; empty where it announced no end.
+        lost: 1 where it was lost.
+    """
+
+    process: int
+    instance: str
+    resource: str
+    pid: int
+    restart: int
+    announced: int
+    first_export: int
+    last_export: int
+    interval: int
+    ended: str
+    lost: int
+
+
+def read_starts(rows: Rows, process: int | None = None) -> Iterator[StoredStart]:
+    """Return the starts of a process, or of all processes, the oldest first."""
+    where, values = ("", ()) if process is None else ("WHERE process = ?", (process,))
+    statement = (
+        "SELECT id, instance, resource, pid, restart, announced, first_export, last_export, interval, ended, lost"
+        f" FROM process JOIN incarnation ON process = id {where} ORDER BY first_export, restart"
+    )
+    return map(StoredStart._make, rows(statement, *values))

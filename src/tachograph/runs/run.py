@@ -34,7 +34,7 @@ from tachograph.runs.members import (
     rank_of,
     tags,
 )
-from tachograph.runs.queries import EventRow, read_curve_extents, read_events, read_streams
+from tachograph.runs.queries import EventRow, read_curve_extents, read_events, read_starts, read_streams
 from tachograph.runs.recorded import (
     HEADER,
     Curve,
@@ -128,15 +128,20 @@ class Run:
     def processes(self) -> list[Process]:
         """Return the processes, sorted by rank and start."""
         found: dict[str, Process] = {}
-        for instance, resource, pid, first, last, ended in self._file.rows(
-            "SELECT instance, resource, pid, first_export, last_export, ended FROM process"
-            " JOIN incarnation ON process = id ORDER BY first_export"
-        ):
-            about = mapping(resource)
-            before = found.get(instance)
-            starts, began = (before.starts + 1, before.first_export) if before else (1, first)
-            rank, role = rank_of(about), str(about.get("dl.role", ""))
-            found[instance] = Process(instance, rank, role, pid, starts, began, last, ended, about)
+        for start in read_starts(self._file.rows):
+            resource = mapping(start.resource)
+            before = found.get(start.instance)
+            found[start.instance] = Process(
+                start.instance,
+                rank_of(resource),
+                str(resource.get("dl.role", "")),
+                start.pid,
+                before.starts + 1 if before else 1,
+                before.first_export if before else start.first_export,
+                start.last_export,
+                start.ended,
+                resource,
+            )
         return sorted(found.values(), key=lambda each: (each.rank is None, each.rank or 0, each.first_export))
 
     @property

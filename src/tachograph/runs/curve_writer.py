@@ -8,44 +8,31 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import chain, compress
-from math import inf, isfinite
+from math import inf
 from operator import and_, itemgetter, le
 from struct import unpack_from
 from typing import Any, NamedTuple
 
-from tachograph.hub._curve_records import LARGEST, CurveRecord, DerivedPoints, PackedRecord
 from tachograph.runs.blocks import (
-    ODD_VALUES,
     PAIR,
-    THINNED,
     Block,
     Outline,
     PackedRows,
     Sample,
     join,
-    kind_of,
     outline,
     pack,
-    told,
-    unpack,
 )
-from tachograph.runs.store import Store
+from tachograph.runs.point_records import LARGEST, CurveRecord, DerivedPoints, PackedRecord
 
 FULL = 1024  # points, from which on a block stays as it is
-MOST_POINTS = 20_000  # of a curve, once its file is too large
-_FRESH, _GATHERED, _FINAL = range(3)
+_FRESH, _GATHERED, FINAL = range(3)  # levels of blocks
 _MANY = (16, 64)  # blocks of a level: a point is written about three times, even where requests are small
 _ENDS = 1000  # of a stream's derived curves that are kept in memory
 _NANO = 1e9
 _TURNED = bytes([1]) + bytes(255)  # 0 becomes 1, all else 0
 
-_ADD = "INSERT INTO block VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_LONG = (
-    "SELECT curve, sum(n) AS points FROM block JOIN curve ON curve.id = curve JOIN stream ON stream.id = curve.stream"
-    " WHERE stream.name LIKE '%.%' AND level >= 2 GROUP BY curve"
-    " HAVING points > ? AND max(form LIKE '%\"qcount\"%') ORDER BY points DESC"
-)
-_READ_AT_ONCE = 1_000_000  # points
+_INSERT_BLOCK = "INSERT INTO block VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _COLUMNS = "seq0, seq1, n, t0, t1, x0, x1, min, max, nonfinite, form, pairs, rest"
 
 
@@ -116,7 +103,7 @@ class _Derived(NamedTuple):
         return runs, x
 
 
-class Points:
+class CurveWriter:
     """Writes points and definitions of one stream, in a transaction that the caller commits.
 
     The points of a request are a block of their own; blocks are joined when there are many, until they are full.
@@ -313,9 +300,9 @@ class Points:
 
     def _insert(self, curve: int, branch: int, level: int, about: Outline, block: Block) -> None:
         if about.n >= FULL:
-            level = _FINAL
-        self._connection.execute(_ADD, (curve, branch, level, *about, block.crc(), *block))
-        if level == _FINAL:
+            level = FINAL
+        insert_block(self._connection, curve, branch, (about, block), level=level)
+        if level == FINAL:
             return
         place = (curve, branch, level)
         which = "FROM block WHERE curve = ? AND branch = ? AND level = ?"
@@ -329,6 +316,14 @@ class Points:
         except ValueError as error:
             raise sqlite3.DatabaseError(str(error)) from error
         self._insert(curve, branch, level + 1, about, block)
+
+
+def insert_block(
+    connection: sqlite3.Connection, curve: int, branch: int, outlined: tuple[Outline, Block], *, level: int
+) -> None:
+    """Insert a block of a curve with its outline."""
+    about, block = outlined
+    connection.execute(_INSERT_BLOCK, (curve, branch, level, *about, block.crc(), *block))
 
 
 def _there(found: PackedRecord, new: Sequence[tuple[int, int]]) -> bytes:
@@ -355,80 +350,3 @@ def _in_order(parts: Sequence[_Derived]) -> _Derived:
 
 def _ascends(numbers: Sequence[float]) -> bool:
     return all(map(le, numbers[:-1], numbers[1:]))
-
-
-def thin_points(store: Store, most_bytes: int, *, most: int = MOST_POINTS) -> int:
-    """Thin curves of gauges where the file is too large, the longest first; return how many points went.
-
-    Neighbours become one point, with the extremes of all and their x, and the number of their values. Exact points are
-    never thinned: those of a Metric, of ``log()`` and of MetricsLogger. So only packed curves are, and of these the
-    ones with intervals.
-
-    Args:
-        store: the file.
-        most_bytes: of its content.
-        most: points that a curve keeps at most.
-
-    Raises:
-        StoreError: it could not be written.
-    """
-    if store.size() <= most_bytes:
-        return 0
-    gone = read = 0
-    for curve, points in store.read(_LONG, most):
-        if read > _READ_AT_ONCE or store.size() <= most_bytes:  # the rest is for the next time
-            break
-        read += points
-        gone += _thin(store, curve, -(-points // most))
-        store.checkpoint()
-    return gone
-
-
-def _thin(store: Store, curve: int, group: int) -> int:
-    """Make one point of each ``group`` neighbours in a curve's full blocks."""
-    gone, branch, sources, kept = 0, 0, list[tuple[int]](), list[Sample]()
-    final = "SELECT id, branch FROM block WHERE curve = ? AND level >= ? ORDER BY branch, seq0"
-    for row, of in [*store.read(final, curve, _FINAL), (0, None)]:
-        if sources and (of != branch or len(kept) >= FULL):
-            with store.transaction() as connection:
-                if connection.executemany("DELETE FROM block WHERE id = ?", sources).rowcount < len(sources):
-                    raise sqlite3.OperationalError("another hub thins the same curve")
-                values = (curve, branch, THINNED, *outline(kept))
-                block = pack(kept)
-                connection.execute(_ADD, (*values, block.crc(), *block))
-            sources, kept = [], []
-        if of is None:
-            break
-        try:
-            ((form, pairs, rest),) = store.read("SELECT form, pairs, rest FROM block WHERE id = ?", row)
-            samples = list(unpack(Block(form, pairs, rest)))
-        except ValueError:  # it is damaged, and stays: readers say so
-            continue
-        thinned = [_together(samples[first : first + group]) for first in range(0, len(samples), group)]
-        gone += len(samples) - len(thinned)
-        branch, kept = of, kept + thinned
-        sources.append((row,))
-    return gone
-
-
-def _together(samples: Sequence[Sample]) -> Sample:
-    """Return one point for several of an interval each."""
-    last = samples[-1]
-    if len(samples) == 1:
-        return last
-    count = sum(int(each.more.get("count", 1)) for each in samples)
-    hidden = sum(int(each.more.get("nonfinite", 0 if isfinite(each.value) else 1)) for each in samples)
-    values = [point for each in samples for point in [*told(each), (each.x, each.value)]]
-    ends = [(float(value), float(x)) for x, value in values if isfinite(value)]
-    more: dict[str, int | float] = {}
-    if ends:
-        (low, low_x), (high, high_x) = min(ends), max(ends, key=itemgetter(0))
-        more |= {"min": low, "min_x": low_x, "max": high, "max_x": high_x}
-    more["count"] = count
-    if hidden:
-        more["nonfinite"] = hidden
-    kinds = {kind_of(value): name for name, value in ODD_VALUES.items()}
-    for x, value in sorted(values, key=itemgetter(0)):
-        if not isfinite(value):
-            more.setdefault(kinds[kind_of(value)], float(x))
-    return last._replace(more=more)
