@@ -78,8 +78,7 @@ def read_blocks(rows: Rows, curve: int, *, since: int = 0, newest_first: bool = 
 
 def read_last_block(rows: Rows, curve: int) -> StoredBlock | None:
     """Return the block that has the last point of a curve."""
-    last = "SELECT id FROM block WHERE curve = ? ORDER BY seq1 DESC LIMIT 1"
-    return next(_blocks(rows(f"SELECT {_BLOCK} FROM block WHERE id = ({last})", curve)), None)
+    return next(_blocks(rows(f"SELECT {_BLOCK} FROM block WHERE curve = ? ORDER BY seq1 DESC LIMIT 1", curve)), None)
 
 
 def read_block_near(rows: Rows, curves: Sequence[int], time: int, *, is_before: bool) -> StoredBlock | None:
