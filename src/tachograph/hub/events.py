@@ -21,7 +21,7 @@ from tachograph.runs.point_records import (
     CurveRecord,
     DerivedPoints,
     PackedRecord,
-    told,
+    decode_curve_record,
 )
 from tachograph.runs.queries import read_events
 from tachograph.runs.recorded import CALLS, END, StoredEvent, event_of, json_value, plain_attributes, run_start
@@ -47,11 +47,11 @@ class Record(NamedTuple):
         seq: its number in the stream.
         time: nanoseconds since the epoch.
         observed: the same, of when it was logged.
-        data: the record itself, as protobuf; empty where ``told`` has all of it.
+        data: the record itself, as protobuf; empty where ``curve`` has all of it.
         newer: its schema is unknown to this version: it is stored, and not interpreted.
         reason: of the last record of a process: why the process ended.
         numbered: the sender gave it its number, so that a gap shows.
-        told: its points of curves, or its definition; None for all other events.
+        curve: its points of curves, or its definition; None for all other events.
     """
 
     stream: str
@@ -64,7 +64,7 @@ class Record(NamedTuple):
     newer: bool
     reason: str
     numbered: bool
-    told: CurveRecord | PackedRecord | DerivedPoints | None
+    curve: CurveRecord | PackedRecord | DerivedPoints | None
 
 
 def records(logs: ResourceLogs, instance: str) -> Iterator[Record]:
@@ -76,13 +76,13 @@ def records(logs: ResourceLogs, instance: str) -> Iterator[Record]:
     for scope_logs in logs.scope_logs:
         scope = scope_logs.scope.name
         for record in scope_logs.log_records:
-            said = {each.key: each.value for each in record.attributes}
-            number, of = said.get(SEQ, _NOTHING).int_value, said.get(STREAM, _NOTHING).string_value
+            attributes = {each.key: each.value for each in record.attributes}
+            number, of = attributes.get(SEQ, _NOTHING).int_value, attributes.get(STREAM, _NOTHING).string_value
             observed = min(record.observed_time_unix_nano, LARGEST)
             time = min(record.time_unix_nano or observed, LARGEST)
-            name, newer = record.event_name, said.get(SCHEMA_KEY, _NOTHING).int_value > SCHEMA
+            name, newer = record.event_name, attributes.get(SCHEMA_KEY, _NOTHING).int_value > SCHEMA
             numbered = number > 0 and bool(of)
-            curve = told(record, said, number, time) if numbered and not newer else None
+            curve = decode_curve_record(record, attributes, number, time) if numbered and not newer else None
             is_event = curve is None or curve.__class__ is DerivedPoints
             data = record.SerializeToString(deterministic=True) if is_event else b""
             if not numbered:
@@ -168,10 +168,10 @@ class Events:
             stream = self._streams.get(name) or self._stream(writer, name, process)
             curves = writer.curves(stream.row)
             fresh = [record for record in of_stream if self._insert(writer, stream, record, curves)]
-            single = [(each[1], each[2], each.told) for each in fresh if isinstance(each.told, CurveRecord)]
+            single = [(each.seq, each.time, each.curve) for each in fresh if isinstance(each.curve, CurveRecord)]
             if single:
-                curves.add(single)
-            derived = [(each[1], each[2], each.told) for each in fresh if isinstance(each.told, DerivedPoints)]
+                curves.add_records(single)
+            derived = [(each.seq, each.time, each.curve) for each in fresh if isinstance(each.curve, DerivedPoints)]
             if derived:
                 stream.began = stream.began or _run_began(writer, stream.row)
                 curves.add_derived(derived, stream.ends, began=stream.began, branch=restart)
@@ -179,8 +179,8 @@ class Events:
                 if record.name in _DICTIONARIES and not record.newer:
                     _save_values(writer, stream.row, record)
                 elif record.name == RUN and not record.newer:
-                    said = dict(plain_attributes(LogRecord.FromString(record.data).attributes))
-                    writer.add_description(record.time, *described(said))
+                    attributes = dict(plain_attributes(LogRecord.FromString(record.data).attributes))
+                    writer.add_description(record.time, *described(attributes))
             writer.save_sequence_numbers(stream.row, stream.arrived)
             new += fresh
         return new
@@ -188,7 +188,7 @@ class Events:
     @staticmethod
     def _insert(writer: RunWriter, stream: _Stream, record: Record, curves: CurveWriter) -> bool:
         """Insert an event, or packed points; tell whether they were not there yet."""
-        curve = record.told
+        curve = record.curve
         if isinstance(curve, PackedRecord):
             new = stream.arrived.add_range(curve.first, curve.last)
             if new:

@@ -32,7 +32,7 @@ from tachograph.recording.own_metrics import Reason
 from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
 from tachograph.recording.pulse_source import PULSE
 from tachograph.recording.registry import Registry
-from tachograph.runs.point_records import POINT, SCHEMA_KEY, SEQ, STREAM, PackedRecord, told
+from tachograph.runs.point_records import POINT, SCHEMA_KEY, SEQ, STREAM, PackedRecord, decode_curve_record
 from tachograph.runs.recorded import CALLS, FAILURE
 
 DESTINATION = "forward"
@@ -205,7 +205,7 @@ def _apart(record: LogRecord, *, every: bool) -> Iterator[LogRecord]:
     """Yield a record for each point of a packed one; none of a broken one."""
     said = {each.key: each.value for each in record.attributes}
     stream, first = said.get(STREAM, AnyValue()).string_value, said.get(SEQ, AnyValue()).int_value
-    packed = told(record, said, first, record.time_unix_nano)
+    packed = decode_curve_record(record, said, first, record.time_unix_nano)
     if not isinstance(packed, PackedRecord) or not (every or packed.execution is not None):
         return
     labels: dict[str, Any] = {"attributes": dict(read_back(packed.attributes))}
