@@ -16,7 +16,7 @@ from tachograph.exporters.prometheus.text import label_value
 from tachograph.hub._layouts import Layouts
 from tachograph.hub._page import ByRank
 from tachograph.hub._run import LiveRun, opened
-from tachograph.hub._series import MOST_NAME, MOST_RESOURCE, HubInstrument, HubSeries, Labels, Limits, Room
+from tachograph.hub._series import MOST_NAME, MOST_RESOURCE, HubInstrument, HubSeries, Labels, Limits, Room, Shape
 from tachograph.hub._stream_decoder import StreamDecoder, canonical, read_back
 from tachograph.hub.processes import Incarnation, LiveProcess, LostProcess, StreamKey, free_instance, instance_of
 from tachograph.identity.resource import series_labels
@@ -28,7 +28,6 @@ from tachograph.runs.catalogue import left_behind
 from tachograph.runs.file_system import warn_of_network
 from tachograph.runs.members import INTERVALS, SECOND
 from tachograph.runs.open_stores import OpenStores
-from tachograph.runs.queries import Shape
 from tachograph.runs.recorded import plain_attributes
 from tachograph.runs.store import Store, StoreError, folder_of, make_folder
 

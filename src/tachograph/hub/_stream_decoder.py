@@ -19,14 +19,13 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     SummaryDataPoint,
 )
 
-from tachograph.hub._series import MOST_BOUNDS, HubSeries, Room
+from tachograph.hub._series import MOST_BOUNDS, HubSeries, Room, Shape
 from tachograph.hub._spread import HubSpread, width
 from tachograph.recording.exponential import FINEST, ExponentialBuckets, ExponentialHistogram
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.points import Attributes
 from tachograph.recording.summary import Exemplar
 from tachograph.runs.buckets import Buckets
-from tachograph.runs.queries import Shape
 from tachograph.runs.recorded import plain_attributes
 from tachograph.runs.spread import MOST_BUCKETS, check, joined, trimmed
 
