@@ -25,15 +25,15 @@ from hub_requests import SECOND, START, Clock, histogram, logs, metrics, only, r
 from places import TESTS
 from tachograph import runs
 from tachograph.exporters.otlp.logs import log_requests
-from tachograph.hub._curve_writer import thin_points
-from tachograph.hub._dedup import SequenceNumbers, arrived
 from tachograph.hub._history import History
 from tachograph.hub.hub import Hub
 from tachograph.pipeline.event_feed import apart, packed_event
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.packed_points import ODD, PackedPoints
 from tachograph.runs.file import RunFile, look
+from tachograph.runs.sequence_numbers import SequenceNumbers, read_sequence_numbers
 from tachograph.runs.store import Store, path_of
+from tachograph.runs.thinning import thin_points
 from tachograph.studio.charts import charts, curves, lines
 from tachograph.studio.overview import about
 
@@ -208,7 +208,7 @@ def test_ranges_of_numbers_arrive_once(
             known |= wanted
             if place in saved:
                 found.save(connection, 1)
-                found = arrived(connection, 1)
+                found = read_sequence_numbers(connection, 1)
         assert (found.count, found.highest) == (len(known), max(known, default=0))
         found.save(connection, 1)
         kept = connection.execute("SELECT first, last FROM arrived ORDER BY first").fetchall()

@@ -232,8 +232,8 @@ def test_beyond_the_limit_samples_go_and_events_stay(tmp_path: Path) -> None:
             )
         connection.execute("INSERT INTO stream VALUES (1, 's', 1)")
         connection.executemany("INSERT INTO event VALUES (1, ?, 0, 0, '', '', '')", [(seq,) for seq in range(500)])
-    assert History(store).thin() == 0
-    assert History(store, most_bytes=1000).thin() == 1000
+    assert History(store).thin_samples() == 0
+    assert History(store, most_bytes=1000).thin_samples() == 1000
     assert store.read("SELECT count(*) FROM sample WHERE series = 1 AND time >= 1000") == [(1000,)]
     assert store.read("SELECT sum(value), sum(total) FROM sample WHERE series = 2") == [(2000.0, 4000.0)]
     assert store.read("SELECT count(*) FROM event") == [(500,)]

@@ -297,7 +297,7 @@ class Index:
         try:
             found = run.history.state(series) if run.history is not None else None
             if found is not None:
-                series.restore(found[2], row=found[0], seen=found[1])
+                series.restore(found.data, row=found.number, seen=found.seen)
         except (StoreError, *_ILLEGIBLE) as error:
             message = "cannot restore a series of run %s, starting from zero (further warnings are suppressed): %s"
             self._log_once("anew", message, run.name, error)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Hashable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from tachograph.hub._dedup import APART, DeltaIntervals
 from tachograph.hub._spread import HubSpread, Packing
 from tachograph.recording.naming import Kind
 from tachograph.recording.summary import Exemplar
+from tachograph.runs import queries
 from tachograph.runs.buckets import Buckets
 
 Labels = tuple[tuple[str, str], ...]
-Shape = Literal["gauge", "sum", "counter", "histogram"]  # a sum may fall, a counter may not
+Shape = queries.Shape
 
 _LATE = 10**9  # nanoseconds: points that are not as late are out of order
 PAST = 32  # sequences of a series that late points may still add to

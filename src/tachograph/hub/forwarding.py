@@ -22,7 +22,6 @@ from tachograph.exporters.otlp.http import HttpSender, partial_success
 from tachograph.exporters.otlp.settings import SIGNALS, Signal, read_otlp_settings
 from tachograph.exporters.otlp.values import add_attributes
 from tachograph.exporters.spool import Spool, spool_limit_of
-from tachograph.hub._curve_records import POINT, SCHEMA_KEY, SEQ, STREAM, PackedRecord, told
 from tachograph.hub._request import SENDER
 from tachograph.hub._stream_decoder import is_beside, read_back
 from tachograph.identity.resource import file_safe
@@ -33,6 +32,7 @@ from tachograph.recording.own_metrics import Reason
 from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
 from tachograph.recording.pulse_source import PULSE
 from tachograph.recording.registry import Registry
+from tachograph.runs.point_records import POINT, SCHEMA_KEY, SEQ, STREAM, PackedRecord, decode_curve_record
 from tachograph.runs.recorded import CALLS, FAILURE
 
 DESTINATION = "forward"
@@ -205,7 +205,7 @@ def _apart(record: LogRecord, *, every: bool) -> Iterator[LogRecord]:
     """Yield a record for each point of a packed one; none of a broken one."""
     said = {each.key: each.value for each in record.attributes}
     stream, first = said.get(STREAM, AnyValue()).string_value, said.get(SEQ, AnyValue()).int_value
-    packed = told(record, said, first, record.time_unix_nano)
+    packed = decode_curve_record(record, said, first, record.time_unix_nano)
     if not isinstance(packed, PackedRecord) or not (every or packed.execution is not None):
         return
     labels: dict[str, Any] = {"attributes": dict(read_back(packed.attributes))}

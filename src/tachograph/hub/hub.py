@@ -365,7 +365,7 @@ class Hub:
     def _thin(self, run: LiveRun) -> None:
         if run.history is None or run.store is None or not run.store.is_open:
             return
-        gone = run.history.thin()
+        gone = run.history.thin_samples()
         if gone:
             self.count("tachograph.hub.samples.thinned", gone)
             return

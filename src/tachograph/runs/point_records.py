@@ -98,9 +98,9 @@ class PackedRecord(NamedTuple):
         columns = self.intervals
         if columns and columns["count"][row] > 1:
             for name, column in columns.items():
-                told = column[row]
-                if isfinite(told) and (told or name != "nonfinite"):
-                    more[name] = told
+                cell = column[row]
+                if isfinite(cell) and (cell or name != "nonfinite"):
+                    more[name] = cell
         return Sample(seq, self.times[row], self.x[row], self.values[start + row], more)
 
 
@@ -123,34 +123,36 @@ class DerivedPoints(NamedTuple):
     x_name: str
 
 
-Said = Mapping[str, AnyValue]  # the attributes of a record: reading them costs more than all else
+RecordAttributes = Mapping[str, AnyValue]  # they are read once: that costs more than all else
 
 
-def told(record: LogRecord, said: Said, seq: int, time: int) -> CurveRecord | PackedRecord | DerivedPoints | None:
+def decode_curve_record(
+    record: LogRecord, attributes: RecordAttributes, seq: int, time: int
+) -> CurveRecord | PackedRecord | DerivedPoints | None:
     """Return the points, or the definition, in a record; None for all other records.
 
     Args:
         record: the message; a record that a block cannot give back exactly, such as one within a span, is no point.
-        said: its attributes.
+        attributes: of the message.
         seq: its number.
         time: its time in nanoseconds.
     """
     name = record.event_name
     if name == POINT:
-        return None if record.trace_id else _point(said, seq, time)
+        return None if record.trace_id else _point(attributes, seq, time)
     if name == LOGGED:
-        return _logged(said)
+        return _logged(attributes)
     if name == WINDOW:
-        return _derived(TORCH_MONITOR, "[]", _numbers(said), None)
+        return _derived(TORCH_MONITOR, "[]", _numbers(attributes), None)
     if name == PACKED:
-        return None if record.trace_id else _packed(said, seq)
+        return None if record.trace_id else _packed(attributes, seq)
     return _definition(record) if name == DEFINITION else None
 
 
-def _point(said: Said, seq: int, time: int) -> CurveRecord | None:
+def _point(attributes: RecordAttributes, seq: int, time: int) -> CurveRecord | None:
     names: dict[str, str] = {"group": "", "attributes": "[]"}
     numbers: dict[str, int | float] = {}
-    for key, value in said.items():
+    for key, value in attributes.items():
         if key in _OF_RECORD:
             continue
         kind = value.WhichOneof("value")
@@ -205,31 +207,31 @@ def _definition(record: LogRecord) -> CurveRecord | None:
     return None
 
 
-def _packed(attributes: Said, seq: int) -> PackedRecord | None:
-    said: dict[str, Any] = {}
+def _packed(attributes: RecordAttributes, seq: int) -> PackedRecord | None:
+    decoded: dict[str, Any] = {}
     for key, value in attributes.items():
         if key in _OF_RECORD:
             continue
         kind = value.WhichOneof("value")
         if kind is None or kind != _KINDS.get(key):
             return None
-        said[key] = getattr(value, kind)
-    metrics = [each.string_value for each in said["metric"].values] if "metric" in said else []
-    labels = said["attributes"].values if "attributes" in said else ()
-    n, branch = said.get("n", 0), said.get("branch", 0)
-    columns = {key: _column(kind, said[key]) for key, kind in _TYPES.items() if key in said}
+        decoded[key] = getattr(value, kind)
+    metrics = [each.string_value for each in decoded["metric"].values] if "metric" in decoded else []
+    labels = decoded["attributes"].values if "attributes" in decoded else ()
+    n, branch = decoded.get("n", 0), decoded.get("branch", 0)
+    columns = {key: _column(kind, decoded[key]) for key, kind in _TYPES.items() if key in decoded}
     if not (metrics and all(metrics) and n > 0 and _exact(labels) and {"time", "x", "value"} <= columns.keys()):
         return None
     times, x, values = (columns[name] for name in ("time", "x", "value"))
     intervals = {name: columns[name] for name in INTERVALS if name in columns}
     lengths = {len(times), len(x), *map(len, intervals.values())}
-    cells, left_out = n * len(metrics), said.get(LEFT_OUT)
+    cells, left_out = n * len(metrics), decoded.get(LEFT_OUT)
     if lengths != {n} or len(values) != cells or cells > LARGEST - seq or len(left_out or values) != cells:
         return None
     if min(times) < 0 or not all(map(isfinite, x)) or not _are_intervals(intervals, len(metrics)):
         return None
-    named = metrics, said.get("group", ""), _as_json(plain_attributes(labels)), said.get("units", "")
-    return PackedRecord(said.get("execution"), *named, branch, seq, times, x, values, left_out, intervals)
+    named = metrics, decoded.get("group", ""), _as_json(plain_attributes(labels)), decoded.get("units", "")
+    return PackedRecord(decoded.get("execution"), *named, branch, seq, times, x, values, left_out, intervals)
 
 
 # The attributes of packed points, and those of them that are columns: of float64, or of 64-bit integers.
@@ -263,18 +265,20 @@ def _are_intervals(columns: Mapping[str, array[Any]], metrics: int) -> bool:
     return not hidden or (min(hidden) >= 0 and max(hidden) <= _MOST_HIDDEN)
 
 
-def _logged(said: Said) -> DerivedPoints | None:
+def _logged(attributes: RecordAttributes) -> DerivedPoints | None:
     """Return the curves' points in a point of MetricsLogger: one a numeric field, told apart by its tags."""
     try:
-        group, given, listed = said[_MEASUREMENT].string_value, said[_TAGS].kvlist_value, said[_FIELDS].kvlist_value
+        group = attributes[_MEASUREMENT].string_value
+        given = attributes[_TAGS].kvlist_value
+        listed = attributes[_FIELDS].kvlist_value
     except KeyError:
         return None
     tags = {each.key: each.value.string_value for each in given.values}
     fields = _numbers({each.key: each.value for each in listed.values})
     names: Sequence[str] = _X
     counting = _COUNTING
-    if "x_name" in said:
-        names = (said["x_name"].string_value, *names)
+    if "x_name" in attributes:
+        names = (attributes["x_name"].string_value, *names)
         counting |= {names[0]}
     x, x_name = None, ""
     for name in names:
@@ -295,10 +299,10 @@ def _derived(
     return DerivedPoints(group, attributes, tuple(values), tuple(values.values()), x, x_name)
 
 
-def _numbers(said: Said) -> dict[str, float]:
+def _numbers(attributes: RecordAttributes) -> dict[str, float]:
     """Return those of the attributes that are numbers."""
     found: dict[str, float] = {}
-    for key, value in said.items():
+    for key, value in attributes.items():
         if not key or key in _OF_RECORD:
             continue
         number = value.double_value
@@ -313,10 +317,10 @@ def _numbers(said: Said) -> dict[str, float]:
     return found
 
 
-def _finite(said: str | float) -> float | None:
-    """Return the finite number that is said; None where it is none."""
+def _finite(number_or_text: str | float) -> float | None:
+    """Return a finite number; None for any other number or text."""
     try:
-        number = float(said)
+        number = float(number_or_text)
     except ValueError:
         return None
     return number if isfinite(number) else None

@@ -6,46 +6,37 @@ import json
 import sqlite3
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, compress
-from math import inf, isfinite
+from math import inf
 from operator import and_, itemgetter, le
 from struct import unpack_from
 from typing import Any, NamedTuple
 
-from tachograph.hub._curve_records import LARGEST, CurveRecord, DerivedPoints, PackedRecord
 from tachograph.runs.blocks import (
-    ODD_VALUES,
     PAIR,
-    THINNED,
     Block,
     Outline,
     PackedRows,
     Sample,
     join,
-    kind_of,
     outline,
     pack,
-    told,
-    unpack,
 )
-from tachograph.runs.store import Store
+from tachograph.runs.point_records import LARGEST, CurveRecord, DerivedPoints, PackedRecord
 
 FULL = 1024  # points, from which on a block stays as it is
-MOST_POINTS = 20_000  # of a curve, once its file is too large
-_FRESH, _GATHERED, _FINAL = range(3)
+_FRESH, _GATHERED, FINAL = range(3)  # levels of blocks
 _MANY = (16, 64)  # blocks of a level: a point is written about three times, even where requests are small
 _ENDS = 1000  # of a stream's derived curves that are kept in memory
 _NANO = 1e9
 _TURNED = bytes([1]) + bytes(255)  # 0 becomes 1, all else 0
 
-_ADD = "INSERT INTO block VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_LONG = (
-    "SELECT curve, sum(n) AS points FROM block JOIN curve ON curve.id = curve JOIN stream ON stream.id = curve.stream"
-    " WHERE stream.name LIKE '%.%' AND level >= 2 GROUP BY curve"
-    " HAVING points > ? AND max(form LIKE '%\"qcount\"%') ORDER BY points DESC"
+_SAVE_DEFINITION = (
+    "INSERT INTO definition VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (stream, execution, scope, metric) DO"
+    " UPDATE SET seq = excluded.seq, time = excluded.time, about = excluded.about WHERE excluded.seq > seq"
 )
-_READ_AT_ONCE = 1_000_000  # points
+_INSERT_BLOCK = "INSERT INTO block VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _COLUMNS = "seq0, seq1, n, t0, t1, x0, x1, min, max, nonfinite, form, pairs, rest"
 
 
@@ -116,13 +107,13 @@ class _Derived(NamedTuple):
         return runs, x
 
 
-class Points:
+class CurveWriter:
     """Writes points and definitions of one stream, in a transaction that the caller commits.
 
     The points of a request are a block of their own; blocks are joined when there are many, until they are full.
 
     Args:
-        connection: lent by :meth:`tachograph.runs.store.Store.transaction`.
+        connection: in a transaction.
         stream: the number of the stream in the file.
     """
 
@@ -130,71 +121,69 @@ class Points:
         self._connection = connection
         self._stream = stream
 
-    def add(self, found: Sequence[tuple[int, int, CurveRecord]]) -> None:
+    def add_records(self, records: Iterable[tuple[int, int, CurveRecord]]) -> None:
         """Add new records of curves, each with its number and time."""
         samples: dict[tuple[int, str, str, str], dict[int, list[Sample]]] = {}
-        for seq, time, each in found:
-            if each.sample is None:
-                self._define(seq, time, each)
+        for seq, time, record in records:
+            if record.sample is None:
+                self._define(seq, time, record)
             else:
-                curve = samples.setdefault((each.execution, each.group, each.metric, each.attributes), {})
-                curve.setdefault(each.branch, []).append(each.sample)
-        for named, branches in samples.items():
-            row = self._curve(*named)
-            for branch, listed in branches.items():
-                listed.sort(key=lambda sample: sample.seq)
-                self._insert_samples(row, branch, listed)
+                curve = samples.setdefault((record.execution, record.group, record.metric, record.attributes), {})
+                curve.setdefault(record.branch, []).append(record.sample)
+        for key, branches in samples.items():
+            number = self._curve(*key)
+            for branch, points in branches.items():
+                points.sort(key=lambda sample: sample.seq)
+                self._insert_samples(number, branch, points)
 
-    def add_packed(self, found: PackedRecord, new: Sequence[tuple[int, int]]) -> None:
+    def add_packed(self, record: PackedRecord, new: Sequence[tuple[int, int]]) -> None:
         """Add packed points.
 
         Args:
-            found: the record.
-            new: the first and the last of each range of its numbers that were not there yet.
+            record: has the points.
+            new: the first and the last of each range of its numbers that had not arrived before.
         """
-        rows, named = len(found.times), (found.execution or 0, found.group)
-        curve_of = self._own_curve if found.execution is None else self._curve
-        if found.units:
-            self._connection.executemany(
-                "INSERT OR IGNORE INTO definition VALUES (?, ?, ?, ?, 0, ?, ?)",
-                [
-                    (self._stream, *named, name, found.times[0], json.dumps({"metric": name, "units": found.units}))
-                    for name in found.metrics
-                ],
-            )
-        columns, there = [], _there(found, new)
-        for start, metric in zip(range(0, len(found.values), rows), found.metrics, strict=True):
-            kept = there[start : start + rows]
-            if any(kept):
-                columns.append((curve_of(*named, metric, found.attributes), start, kept))
-        for low in () if found.intervals else range(0, rows, FULL):
+        rows = len(record.times)
+        execution = record.execution or 0
+        curve_of = self._own_curve if record.execution is None else self._curve
+        if record.units:
+            for metric in record.metrics:
+                about = {"metric": metric, "units": record.units}
+                self._save_definition(execution, record.group, metric, 0, record.times[0], about)
+        columns = []
+        present = _present(record, new)
+        for start, metric in zip(range(0, len(record.values), rows), record.metrics, strict=True):
+            mask = present[start : start + rows]
+            if any(mask):
+                columns.append((curve_of(execution, record.group, metric, record.attributes), start, mask))
+        for low in () if record.intervals else range(0, rows, FULL):
             high = min(low + FULL, rows)
-            packed = PackedRows(found.times[low:high], found.x[low:high])
-            for curve, start, kept in columns:
-                if all(kept):
-                    seqs = array("q", range(found.first + start + low, found.first + start + high))
-                    about, block = packed.block(seqs, found.values[start + low : start + high])
-                    self._insert(curve, found.branch, _FRESH, about, block)
-        for curve, start, kept in columns:
-            if found.intervals or not all(kept):
-                picked = compress(range(rows), kept)
-                samples = [found.sample(found.first + start + row, row, start) for row in picked]
-                self._insert_samples(curve, found.branch, samples)
+            packed = PackedRows(record.times[low:high], record.x[low:high])
+            for curve, start, mask in columns:
+                if all(mask):
+                    seqs = array("q", range(record.first + start + low, record.first + start + high))
+                    about_block, block = packed.block(seqs, record.values[start + low : start + high])
+                    self._insert(curve, record.branch, _FRESH, about_block, block)
+        for curve, start, mask in columns:
+            if record.intervals or not all(mask):
+                places = compress(range(rows), mask)
+                samples = [record.sample(record.first + start + row, row, start) for row in places]
+                self._insert_samples(curve, record.branch, samples)
 
     def add_derived(
-        self, found: Sequence[tuple[int, int, DerivedPoints]], ends: CurveEnds, *, began: int, branch: int
+        self, records: Iterable[tuple[int, int, DerivedPoints]], ends: CurveEnds, *, began: int, branch: int
     ) -> None:
         """Add points that follow from new events, each event with its number and time.
 
         Args:
-            found: see above.
+            records: the points of each event.
             ends: of the stream's derived curves, as far as they are known; it is kept up to date.
             began: when the run did, in nanoseconds: x where it is the time.
             branch: the first one of a new curve.
         """
         tables: dict[tuple[str, str, tuple[str, ...]], list[tuple[Any, ...]]] = {}
         x_names: dict[tuple[str, str], str] = {}
-        for seq, time, (group, attributes, metrics, values, x, x_name) in found:
+        for seq, time, (group, attributes, metrics, values, x, x_name) in records:
             tables.setdefault((group, attributes, metrics), []).append((seq, time, x, *values))
             if x_name:
                 x_names.setdefault((group, attributes), x_name)
@@ -219,13 +208,9 @@ class Points:
                     self._insert(end.row, of, _FRESH, about, block)
 
     def _define_x(self, group: str, metric: str, x_name: str, time: int) -> None:
-        """Store the name of a derived curve's x: charts with the same x are zoomed together."""
+        """Save the name of a derived curve's x: charts with the same x are zoomed together."""
         if x_name:
-            about = json.dumps({"metric": metric, "x_units": x_name})
-            self._connection.execute(
-                "INSERT OR IGNORE INTO definition VALUES (?, 0, ?, ?, 0, ?, ?)",
-                (self._stream, group, metric, time, about),
-            )
+            self._save_definition(0, group, metric, 0, time, {"metric": metric, "x_units": x_name})
 
     def _end(self, named: tuple[str, str, str], branch: int) -> CurveEnd:
         """Return the end of a derived curve from the file."""
@@ -258,53 +243,56 @@ class Points:
             end.seq, end.x, end.branch = seqs[-1], x, more[-1][2]
         return found
 
-    def _define(self, seq: int, time: int, each: CurveRecord) -> None:
-        group = each.group or self._group(each.execution, each.metric)
-        self._name(each.execution, group, each.metric)
-        self._connection.execute(
-            "INSERT INTO definition VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (stream, execution, scope, metric) DO"
-            " UPDATE SET seq = excluded.seq, time = excluded.time, about = excluded.about WHERE excluded.seq > seq",
-            (self._stream, each.execution, group, each.metric, seq, time, json.dumps(dict(each.about))),
-        )
+    def _define(self, seq: int, time: int, record: CurveRecord) -> None:
+        group = record.group or self._group(record.execution, record.metric)
+        self._name_group(record.execution, group, record.metric)
+        self._save_definition(record.execution, group, record.metric, seq, time, record.about)
+
+    def _save_definition(  # noqa: PLR0917 - the columns of the table
+        self, execution: int, group: str, metric: str, seq: int, time: int, about: Mapping[str, Any]
+    ) -> None:
+        """Save a definition of a metric, unless there is one whose number is as high; the writer's own have 0."""
+        row = (self._stream, execution, group, metric, seq, time, json.dumps(dict(about)))
+        self._connection.execute(_SAVE_DEFINITION, row)
 
     def _group(self, execution: int, metric: str) -> str:
         """Return the group in the newest definition of a metric; empty where there is none."""
-        # Number 0 has what this class itself keeps about curves that are no Metric's: their group is not a Metric's.
-        where = "stream = ? AND execution = ? AND metric = ? AND seq > 0 ORDER BY seq DESC LIMIT 1"
-        said = self._connection.execute(
-            f"SELECT scope FROM definition WHERE {where}",  # noqa: S608 - a constant
-            (self._stream, execution, metric),
-        ).fetchone()
-        return str(said[0]) if said else ""
+        # Number 0 have the writer's own definitions, of curves that are no Metric's: their group is not a Metric's.
+        newest = (
+            "SELECT scope FROM definition WHERE stream = ? AND execution = ? AND metric = ? AND seq > 0"
+            " ORDER BY seq DESC LIMIT 1"
+        )
+        row = self._connection.execute(newest, (self._stream, execution, metric)).fetchone()
+        return str(row[0]) if row else ""
 
-    def _name(self, execution: int, group: str, metric: str) -> None:
+    def _name_group(self, execution: int, group: str, metric: str) -> None:
         """Set the group of a metric that had none: a ``Metric`` may get it after its first points."""
         if not group:
             return
-        named = (group, self._stream, execution, metric)
+        values = (group, self._stream, execution, metric)
         of_metric = "SET scope = ? WHERE stream = ? AND execution = ? AND scope = '' AND metric = ?"
-        self._connection.execute(f"UPDATE OR IGNORE definition {of_metric}", named)
-        self._connection.execute(f"UPDATE OR IGNORE curve {of_metric}", named)
+        self._connection.execute(f"UPDATE OR IGNORE definition {of_metric}", values)
+        self._connection.execute(f"UPDATE OR IGNORE curve {of_metric}", values)
 
     def _curve(self, execution: int, group: str, metric: str, attributes: str) -> int:
         """Return the number of a ``Metric``'s curve, whose group may stand in its definition alone."""
         group = group or self._group(execution, metric)
         if group and self._find(execution, group, metric, attributes) is None:
-            self._name(execution, group, metric)
+            self._name_group(execution, group, metric)
         return self._own_curve(execution, group, metric, attributes)
 
-    def _own_curve(self, *named: int | str) -> int:
+    def _own_curve(self, *key: int | str) -> int:
         """Return the number of a curve by execution, group, metric and attributes; a new one where there is none."""
-        known = self._find(*named)
-        if known is not None:
-            return known
+        number = self._find(*key)
+        if number is not None:
+            return number
         add = "INSERT INTO curve (stream, execution, scope, metric, attributes) VALUES (?, ?, ?, ?, ?)"
-        return int(self._connection.execute(add, (self._stream, *named)).lastrowid or 0)
+        return int(self._connection.execute(add, (self._stream, *key)).lastrowid or 0)
 
-    def _find(self, *named: int | str) -> int | None:
+    def _find(self, *key: int | str) -> int | None:
         find = "SELECT id FROM curve WHERE stream = ? AND execution = ? AND scope = ? AND metric = ? AND attributes = ?"
-        known = self._connection.execute(find, (self._stream, *named)).fetchone()
-        return None if known is None else int(known[0])
+        row = self._connection.execute(find, (self._stream, *key)).fetchone()
+        return None if row is None else int(row[0])
 
     def _insert_samples(self, curve: int, branch: int, samples: Sequence[Sample]) -> None:
         for first in range(0, len(samples), FULL):
@@ -313,9 +301,9 @@ class Points:
 
     def _insert(self, curve: int, branch: int, level: int, about: Outline, block: Block) -> None:
         if about.n >= FULL:
-            level = _FINAL
-        self._connection.execute(_ADD, (curve, branch, level, *about, block.crc(), *block))
-        if level == _FINAL:
+            level = FINAL
+        insert_block(self._connection, curve, branch, (about, block), level=level)
+        if level == FINAL:
             return
         place = (curve, branch, level)
         which = "FROM block WHERE curve = ? AND branch = ? AND level = ?"
@@ -331,20 +319,23 @@ class Points:
         self._insert(curve, branch, level + 1, about, block)
 
 
-def _there(found: PackedRecord, new: Sequence[tuple[int, int]]) -> bytes:
-    """Return a byte each point, 0 for those that were left out and for those that were there already.
+def insert_block(
+    connection: sqlite3.Connection, curve: int, branch: int, outlined: tuple[Outline, Block], *, level: int
+) -> None:
+    """Insert a block of a curve with its outline."""
+    about, block = outlined
+    connection.execute(_INSERT_BLOCK, (curve, branch, level, *about, block.crc(), *block))
 
-    Args:
-        found: the record.
-        new: the first and the last of each range of its numbers that were not there yet.
-    """
-    given = (found.left_out or bytes(len(found.values))).translate(_TURNED)
-    if new[0] == (found.first, found.last):
-        return given
-    fresh = bytearray(len(found.values))
+
+def _present(record: PackedRecord, new: Sequence[tuple[int, int]]) -> bytes:
+    """Return a byte for each point, 0 for those that were left out and for those that had arrived before."""
+    sent = (record.left_out or bytes(len(record.values))).translate(_TURNED)
+    if new[0] == (record.first, record.last):
+        return sent
+    fresh = bytearray(len(record.values))
     for low, high in new:
-        fresh[low - found.first : high + 1 - found.first] = bytes([1]) * (high + 1 - low)
-    return bytes(map(and_, given, fresh))
+        fresh[low - record.first : high + 1 - record.first] = bytes([1]) * (high + 1 - low)
+    return bytes(map(and_, sent, fresh))
 
 
 def _in_order(parts: Sequence[_Derived]) -> _Derived:
@@ -355,80 +346,3 @@ def _in_order(parts: Sequence[_Derived]) -> _Derived:
 
 def _ascends(numbers: Sequence[float]) -> bool:
     return all(map(le, numbers[:-1], numbers[1:]))
-
-
-def thin_points(store: Store, most_bytes: int, *, most: int = MOST_POINTS) -> int:
-    """Thin curves of gauges where the file is too large, the longest first; return how many points went.
-
-    Neighbours become one point, with the extremes of all and their x, and the number of their values. Exact points are
-    never thinned: those of a Metric, of ``log()`` and of MetricsLogger. So only packed curves are, and of these the
-    ones with intervals.
-
-    Args:
-        store: the file.
-        most_bytes: of its content.
-        most: points that a curve keeps at most.
-
-    Raises:
-        StoreError: it could not be written.
-    """
-    if store.size() <= most_bytes:
-        return 0
-    gone = read = 0
-    for curve, points in store.read(_LONG, most):
-        if read > _READ_AT_ONCE or store.size() <= most_bytes:  # the rest is for the next time
-            break
-        read += points
-        gone += _thin(store, curve, -(-points // most))
-        store.checkpoint()
-    return gone
-
-
-def _thin(store: Store, curve: int, group: int) -> int:
-    """Make one point of each ``group`` neighbours in a curve's full blocks."""
-    gone, branch, sources, kept = 0, 0, list[tuple[int]](), list[Sample]()
-    final = "SELECT id, branch FROM block WHERE curve = ? AND level >= ? ORDER BY branch, seq0"
-    for row, of in [*store.read(final, curve, _FINAL), (0, None)]:
-        if sources and (of != branch or len(kept) >= FULL):
-            with store.transaction() as connection:
-                if connection.executemany("DELETE FROM block WHERE id = ?", sources).rowcount < len(sources):
-                    raise sqlite3.OperationalError("another hub thins the same curve")
-                values = (curve, branch, THINNED, *outline(kept))
-                block = pack(kept)
-                connection.execute(_ADD, (*values, block.crc(), *block))
-            sources, kept = [], []
-        if of is None:
-            break
-        try:
-            ((form, pairs, rest),) = store.read("SELECT form, pairs, rest FROM block WHERE id = ?", row)
-            samples = list(unpack(Block(form, pairs, rest)))
-        except ValueError:  # it is damaged, and stays: readers say so
-            continue
-        thinned = [_together(samples[first : first + group]) for first in range(0, len(samples), group)]
-        gone += len(samples) - len(thinned)
-        branch, kept = of, kept + thinned
-        sources.append((row,))
-    return gone
-
-
-def _together(samples: Sequence[Sample]) -> Sample:
-    """Return one point for several of an interval each."""
-    last = samples[-1]
-    if len(samples) == 1:
-        return last
-    count = sum(int(each.more.get("count", 1)) for each in samples)
-    hidden = sum(int(each.more.get("nonfinite", 0 if isfinite(each.value) else 1)) for each in samples)
-    values = [point for each in samples for point in [*told(each), (each.x, each.value)]]
-    ends = [(float(value), float(x)) for x, value in values if isfinite(value)]
-    more: dict[str, int | float] = {}
-    if ends:
-        (low, low_x), (high, high_x) = min(ends), max(ends, key=itemgetter(0))
-        more |= {"min": low, "min_x": low_x, "max": high, "max_x": high_x}
-    more["count"] = count
-    if hidden:
-        more["nonfinite"] = hidden
-    kinds = {kind_of(value): name for name, value in ODD_VALUES.items()}
-    for x, value in sorted(values, key=itemgetter(0)):
-        if not isfinite(value):
-            more.setdefault(kinds[kind_of(value)], float(x))
-    return last._replace(more=more)
