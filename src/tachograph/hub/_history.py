@@ -233,10 +233,9 @@ class History:
             StoreError: it could not be written.
         """
         with self._store.transaction() as connection:
-            numbers, file = Numbers(connection), self._store.renewed
+            numbers = Numbers(connection)
             yield numbers
-        if self._store.renewed == file:
-            numbers.committed()
+        numbers.committed()
 
     def save_processes(self, found: Sequence[tuple[LiveProcess, Sequence[Incarnation]]]) -> None:
         """Save processes, each with some of its starts.

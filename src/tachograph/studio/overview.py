@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tachograph.runs.blocks import Block, Sample, unpack
 from tachograph.runs.buckets import HistogramValues, shown
-from tachograph.runs.catalogue import Stamp, UnknownRunError, id_of, located, points_in, stamp_of
+from tachograph.runs.catalogue import Stamp, UnknownRunError, id_of, located, points_in, stamp_of, stamps_in
 from tachograph.runs.ending import Ending, described, ending
 from tachograph.runs.file import Abandoned, Look, RunFile, look
 from tachograph.runs.file_lock import in_use
@@ -31,7 +31,6 @@ from tachograph.runs.members import (
 )
 from tachograph.runs.outline import outline
 from tachograph.runs.recorded import BEGIN, thinned_curves
-from tachograph.runs.stamps import Stamps
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import Drawn, finite, newest
 
@@ -83,11 +82,8 @@ class Overview:
         self._clock = clock
         self._abandoned = abandoned
         self._outlined = outlined
-        self._stamps = Stamps(folder)
         self._known: dict[Path, RunEntry] = {}
         self._heard: dict[Path, RunEntry] = {}  # those of them that have received anything, or whose job has ended
-        self._waiting: set[Path] = set()  # new and changed ones
-        self._unsettled: set[Path] = set()
         self._lock = threading.Lock()
         self.version = 0
         self.unread = 0
@@ -149,8 +145,6 @@ class Overview:
         else:
             self.version += 1
         self._known[path] = now
-        self._waiting.discard(path)
-        (self._unsettled.discard if now.settled else self._unsettled.add)(path)
         if (
             any(now.entry[each] for each in ("processes", "points", "damage"))
             or now.entry["ended"]["status"] is not None
@@ -162,26 +156,14 @@ class Overview:
     def _forget(self, path: Path) -> None:
         self._known.pop(path, None)
         self._heard.pop(path, None)
-        self._waiting.discard(path)
-        self._unsettled.discard(path)
         self.version += 1
 
     def _refresh(self, within: float | None) -> None:
         began = time.monotonic()
-        changed, gone = self._stamps.renew()
-        stamps = self._stamps.known
-        if len(self._known) > len(stamps) - len(self._waiting):  # one that :meth:`named` has read may be gone since
-            gone = list(self._known.keys() - stamps.keys())
-        for path in gone:
+        stamps = stamps_in(self._folder)
+        for path in self._known.keys() - stamps.keys():
             self._forget(path)
-        self._waiting.update(changed)
-        due = []
-        for path in self._waiting | self._unsettled:
-            stamp = stamps.get(path)
-            if stamp is None or not self._is_due(self._known.get(path), stamp, began, within):
-                self._waiting.discard(path)
-            else:
-                due.append(path)
+        due = [path for path, stamp in stamps.items() if self._is_due(self._known.get(path), stamp, began, within)]
         due.sort(key=lambda path: (path in self._known, stamps[path]), reverse=True)
         self.unread = 0
         for place, path in enumerate(due):
