@@ -67,11 +67,12 @@ def test_a_folder_that_is_deleted(tmp_path: Path) -> None:
         shutil.rmtree(folder)
         assert eventually((folder / "job.db").exists)
         post(hub, 2)
-        _, stderr = ended(hub)
+        said, stderr = ended(hub)
     with closing(sqlite3.connect(folder / "job.db")) as file:
         assert file.execute("SELECT seq FROM event").fetchall() == [(2,)]
         assert file.execute("SELECT name FROM series").fetchall() == [("loss",)]
         assert file.execute("SELECT instance FROM process").fetchall() == [("r0",)]
+    assert said["deleted"] == [str(folder / "job.db")]
     assert stderr.count("was deleted while the hub was writing it; continuing in a new file") == 1
     assert "Traceback" not in stderr
 

@@ -28,6 +28,9 @@ class Archive:
         index: the hub's memory.
         lock: held while that changes; taken for slices.
         registry: where errors are counted (``store``).
+
+    Attributes:
+        deleted: files that were deleted while the hub was writing them.
     """
 
     def __init__(self, index: Index, lock: threading.Lock, registry: Registry) -> None:
@@ -35,6 +38,7 @@ class Archive:
         self._lock = lock
         self._registry = registry
         self._log_once = LogOnce()
+        self.deleted: dict[str, None] = {}
 
     def save(self, *, everything: bool, at_the_end: bool = False) -> None:
         """Save the changes.
@@ -83,6 +87,7 @@ class Archive:
             if store is None or not store.is_deleted():
                 continue
             _log.warning("the file %s was deleted while the hub was writing it; continuing in a new file", store.path)
+            self.deleted[str(store.path)] = None
             run.close()  # first: SQLite deletes the log next to the path when the last connection is closed
             with self._lock:
                 self._index.restart(run)

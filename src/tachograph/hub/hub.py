@@ -51,6 +51,7 @@ _MANY = 1000  # new series: the page that shows them first takes several times a
 _HURRY = 0.01  # seconds
 _FEW = 500  # processes and series of losses that an answer of /healthz looks at: the event loop does it
 _RECEIVED = ("data_points", "log_records", "spans")  # in requests, of any kind
+_MOST_DELETED = 100  # files that the summary names
 _SAVE_EVERY = 5 * SECOND
 _SWEEP_EVERY = 10 * SECOND
 _TAKE_OVER_EVERY = 60 * SECOND
@@ -413,6 +414,7 @@ class Hub:
             "lost": [_described(each) for each in lost],
             "unheard": self._started.left() if at_the_end and self._started is not None else None,
             "store": str(self.store),
+            "deleted": list(self._archive.deleted)[:_MOST_DELETED],
         }
 
     def kept(self) -> dict[str, Any]:
