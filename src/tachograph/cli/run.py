@@ -406,8 +406,8 @@ def _recorded(
         counted = "the phases of its steps"
     numbers = f"recorded {counted} and {events:,} event{'s' * (events != 1)}{lost}"
     known = ", as far as known" if missing and lost else ""  # losses count once they have been reported
-    renewed = [f"{each['file']} was {each['why']} during the run" for each in said.get("renewed", [])]
-    yield "; ".join([f"{_ended(status)}: {numbers}{known}", *missing, *left_over, *renewed, *remarks, shown])
+    deleted = [f"{path} was deleted during the run" for path in said.get("deleted", ())]
+    yield "; ".join([f"{_ended(status)}: {numbers}{known}", *missing, *left_over, *deleted, *remarks, shown])
     yield from _diagnosed(diagnosis)
 
 

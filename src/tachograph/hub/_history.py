@@ -162,10 +162,9 @@ class History:
             StoreError: it could not be written.
         """
         with open_transaction(self._store) as writer:
-            numbers, file = Numbers(writer), self._store.renewed
+            numbers = Numbers(writer)
             yield numbers
-        if self._store.renewed == file:
-            numbers.committed()
+        numbers.committed()
 
     def save_processes(self, found: Sequence[tuple[LiveProcess, Sequence[Incarnation]]]) -> None:
         """Save processes, each with some of its starts.

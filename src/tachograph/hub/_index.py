@@ -146,6 +146,20 @@ class Index:
                 self.names[name] = None
         return found
 
+    def restart(self, run: LiveRun) -> None:
+        """Forget what is known of a run, as its file was deleted, and begin it anew in another file."""
+        processes = list(run.processes.values())
+        self._remove(
+            [series for process in processes for stream in process.streams.values() for series in stream.series()]
+        )
+        for process in processes:
+            self._dismiss(process)
+        again = self._runs[run.name] = opened(self._folder, run.name, self._open_stores)
+        again.launch = run.launch
+        again.launch_unsaved = run.launch is not None
+        if run is self.own:
+            self.own = again
+
     def open_missing(self, lock: threading.Lock) -> None:
         """Try the files of runs that are kept in memory only again, a few: the disk was full, say, and is not now.
 

@@ -198,19 +198,6 @@ class LiveRun:
             with open_transaction(self.store) as writer:
                 writer.save_job_end(time, status)
 
-    def forget(self) -> None:
-        """Forget the row numbers in the file: everything is to be saved again, into a new one."""
-        if self.events is not None:
-            self.events.forget()
-        self.launch_unsaved = self.launch is not None
-        for process in self.processes.values():
-            process.row, process.unsaved, process.forgotten = 0, True, False
-            for incarnation in process.incarnations.values():
-                incarnation.unsaved = True
-            for stream in process.streams.values():
-                for series in stream.series():
-                    series.row, series.unsaved = 0, True
-
     def close(self) -> None:
         """Close the file."""
         if self.store is not None:

@@ -27,9 +27,9 @@ from tachograph.hub._stream_decoder import is_beside, read_back
 from tachograph.identity.resource import file_safe
 from tachograph.identity.resource import store as default_store
 from tachograph.recording.ids import random_hex
-from tachograph.recording.journal import LOG
+from tachograph.recording.journal import LOG, SCHEMA
 from tachograph.recording.own_metrics import Reason
-from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
+from tachograph.recording.packed_points import PACKED
 from tachograph.recording.pulse_source import PULSE
 from tachograph.recording.registry import Registry
 from tachograph.runs.point_records import POINT, SCHEMA_KEY, SEQ, STREAM, PackedRecord, decode_curve_record
@@ -118,7 +118,7 @@ class Forwarding:
         exponential histograms that say again what an explicit one says are left out. Messages of exceptions and
         records of programs' own logging are for hubs of ours alone.
         """
-        if any((sender.reads or 0) >= PACKED_SCHEMA for sender in self._senders.values()):
+        if any((sender.reads or 0) >= SCHEMA for sender in self._senders.values()):
             return False
         if signal == "logs":
             left_out = _leave_out_private(request)

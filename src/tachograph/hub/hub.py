@@ -48,10 +48,10 @@ _log = logging.getLogger("tachograph")
 TIME_TO_LIVE = 300.0
 _REPEAT, _REPEATS = 30.0, 10  # seconds after which a client of ours sends all again; how often in the time to live
 _MANY = 1000  # new series: the page that shows them first takes several times as long as the next one
-_MOST_TOLD = 100  # files
 _HURRY = 0.01  # seconds
 _FEW = 500  # processes and series of losses that an answer of /healthz looks at: the event loop does it
 _RECEIVED = ("data_points", "log_records", "spans")  # in requests, of any kind
+_MOST_DELETED = 100  # files that the summary names
 _SAVE_EVERY = 5 * SECOND
 _SWEEP_EVERY = 10 * SECOND
 _TAKE_OVER_EVERY = 60 * SECOND
@@ -117,7 +117,6 @@ class Hub:
         self._closed = False
         self._asked = Format(openmetrics=True, version="1.0.0", utf8=True)  # as Prometheus 3 does
         self._known = 0
-        self._renewed: list[dict[str, str]] = []
         self._well = {"dropped": 0, "lost": 0}
         self._rejections = Rejections(self.registry)
         self._started = started
@@ -346,9 +345,7 @@ class Hub:
                 self._index.check(now, self._began)
                 if self._index.telling() > _FEW:
                     self._count_losses()
-            for why, path in self._archive.look():
-                self.count("tachograph.hub.files.renewed", 1, why=why)
-                self._renewed.append({"file": path, "why": why})
+            self._archive.restart_deleted()
             self._index.open_missing(self._lock)
             everything = self._is_due("save", now, _SAVE_EVERY)
             self._archive.save(everything=everything)
@@ -417,7 +414,7 @@ class Hub:
             "lost": [_described(each) for each in lost],
             "unheard": self._started.left() if at_the_end and self._started is not None else None,
             "store": str(self.store),
-            "renewed": self._renewed[-_MOST_TOLD:],
+            "deleted": list(self._archive.deleted)[:_MOST_DELETED],
         }
 
     def kept(self) -> dict[str, Any]:

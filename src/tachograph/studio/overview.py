@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tachograph.runs.blocks import Sample
 from tachograph.runs.buckets import HistogramValues, shown
-from tachograph.runs.catalogue import Stamp, UnknownRunError, id_of, located, points_in, stamp_of
+from tachograph.runs.catalogue import Stamp, Stamps, UnknownRunError, id_of, located, points_in, stamp_of
 from tachograph.runs.ending import Ending, described, ending
 from tachograph.runs.file import Abandoned, Look, RunFile, look
 from tachograph.runs.file_lock import in_use
@@ -40,7 +40,6 @@ from tachograph.runs.queries import (
     read_series,
 )
 from tachograph.runs.recorded import BEGIN, thinned_curves
-from tachograph.runs.stamps import Stamps
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import Drawn, finite, newest
 
@@ -92,10 +91,8 @@ class Overview:
         self._abandoned = abandoned
         self._outlined = outlined
         self._stamps = Stamps(folder)
-        self._known: dict[Path, RunEntry] = {}
-        self._heard: dict[Path, RunEntry] = {}  # those of them that have received anything, or whose job has ended
-        self._waiting: set[Path] = set()  # new and changed ones
-        self._unsettled: set[Path] = set()
+        self._known: dict[str, RunEntry] = {}  # by the names of their files
+        self._heard: dict[str, RunEntry] = {}  # those of them that have received anything, or whose job has ended
         self._lock = threading.Lock()
         self.version = 0
         self.unread = 0
@@ -144,59 +141,45 @@ class Overview:
                 except UnknownRunError as error:
                     gone.append({"run": name, "near": error.near})
                     continue
-                known = self._known.get(path)
+                known = self._known.get(path.name)
                 if self._is_due(known, stamp_of(path), time.monotonic(), 0.0):
                     self._take(path)
-                found.append((path, self._known[path]))
+                found.append((path, self._known[path.name]))
         return found, gone
 
     def _take(self, path: Path) -> None:
-        before, now = self._known.get(path), self._read(path)
+        before, now = self._known.get(path.name), self._read(path)
         if before is not None and (before.entry, before.columns) == (now.entry, now.columns):
             now = now._replace(entry=before.entry, columns=before.columns)
         else:
             self.version += 1
-        self._known[path] = now
-        self._waiting.discard(path)
-        (self._unsettled.discard if now.settled else self._unsettled.add)(path)
+        self._known[path.name] = now
         if (
             any(now.entry[each] for each in ("processes", "points", "damage"))
             or now.entry["ended"]["status"] is not None
         ):
-            self._heard[path] = now
+            self._heard[path.name] = now
         else:
-            self._heard.pop(path, None)
+            self._heard.pop(path.name, None)
 
-    def _forget(self, path: Path) -> None:
-        self._known.pop(path, None)
-        self._heard.pop(path, None)
-        self._waiting.discard(path)
-        self._unsettled.discard(path)
+    def _forget(self, name: str) -> None:
+        self._known.pop(name, None)
+        self._heard.pop(name, None)
         self.version += 1
 
     def _refresh(self, within: float | None) -> None:
         began = time.monotonic()
-        changed, gone = self._stamps.renew()
-        stamps = self._stamps.known
-        if len(self._known) > len(stamps) - len(self._waiting):  # one that :meth:`named` has read may be gone since
-            gone = list(self._known.keys() - stamps.keys())
-        for path in gone:
-            self._forget(path)
-        self._waiting.update(changed)
-        due = []
-        for path in self._waiting | self._unsettled:
-            stamp = stamps.get(path)
-            if stamp is None or not self._is_due(self._known.get(path), stamp, began, within):
-                self._waiting.discard(path)
-            else:
-                due.append(path)
-        due.sort(key=lambda path: (path in self._known, stamps[path]), reverse=True)
+        stamps = self._stamps.read()
+        for name in self._known.keys() - stamps.keys():
+            self._forget(name)
+        due = [name for name, stamp in stamps.items() if self._is_due(self._known.get(name), stamp, began, within)]
+        due.sort(key=lambda name: (name in self._known, stamps[name]), reverse=True)
         self.unread = 0
-        for place, path in enumerate(due):
+        for place, name in enumerate(due):
             if within is not None and time.monotonic() - began > within:
                 self.unread = sum(each not in self._known for each in due[place:])
                 return
-            self._take(path)
+            self._take(self._folder / "runs" / name)
 
     @staticmethod
     def _is_due(known: RunEntry | None, stamp: Stamp, now: float, within: float | None) -> bool:

@@ -26,8 +26,8 @@ from tachograph.cli.command_line import (
     reason,
 )
 from tachograph.identity.environment import store, text
-from tachograph.recording.journal import LOG
-from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
+from tachograph.recording.journal import LOG, SCHEMA
+from tachograph.recording.packed_points import PACKED
 from tachograph.recording.pulse_source import PULSE
 from tachograph.runs.recorded import CALLS, FAILURE
 
@@ -221,7 +221,7 @@ class _Sender:
         if destination.reads() is None:  # the answer to a request tells
             destination.put("logs", _NO_RECORD, 0)
             destination.flush(self._timeout)
-        return (destination.reads() or 0) >= PACKED_SCHEMA
+        return (destination.reads() or 0) >= SCHEMA
 
     def _report(self) -> None:
         now = time.monotonic()
