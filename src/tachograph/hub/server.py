@@ -24,7 +24,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from tachograph.exporters.prometheus.format import accepts_gzip
-from tachograph.hub._connections import ClientTimeouts, Connections, Why
+from tachograph.hub._connections import ClientTimeouts, CloseReason, Connections
 from tachograph.hub._receiver import Receiver
 from tachograph.hub._request import Decoder, Intake
 from tachograph.hub.guard import Guard, is_loopback
@@ -230,8 +230,8 @@ class HubServer:
                 return page
         return Response(_front(__version__), media_type="text/plain")
 
-    def _closed(self, why: Why) -> None:
-        self._hub.count("tachograph.hub.connections.closed", 1, reason=why)
+    def _closed(self, reason: CloseReason) -> None:
+        self._hub.count("tachograph.hub.connections.closed", 1, reason=reason)
 
     def _studio_failed(self) -> None:
         self._hub.count("tachograph.hub.failed", 1, signal="studio")
@@ -246,7 +246,9 @@ class HttpServer(uvicorn.Server):
         patience: limits for slow clients.
     """
 
-    def __init__(self, app: ASGIApp, closed: Callable[[Why], None], patience: ClientTimeouts | None = None) -> None:
+    def __init__(
+        self, app: ASGIApp, closed: Callable[[CloseReason], None], patience: ClientTimeouts | None = None
+    ) -> None:
         config = uvicorn.Config(
             app,
             log_config=None,
