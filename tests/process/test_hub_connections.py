@@ -63,7 +63,7 @@ def healthy(url: str, source: str) -> float:
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Serving]:
     """Return a hub with little patience."""
-    with serving(tmp_path, patience=ClientTimeouts(first_byte=0.5, headers=0.5, body=0.7, answer=0.5)) as found:
+    with serving(tmp_path, timeouts=ClientTimeouts(first_byte=0.5, headers=0.5, body=0.7, answer=0.5)) as found:
         yield found
 
 

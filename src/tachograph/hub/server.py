@@ -26,7 +26,7 @@ from starlette.types import ASGIApp
 from tachograph.exporters.prometheus.format import accepts_gzip
 from tachograph.hub._connections import ClientTimeouts, CloseReason, Connections
 from tachograph.hub._receiver import Receiver
-from tachograph.hub._request import Decoder, Intake
+from tachograph.hub._request import RequestLimits
 from tachograph.hub.guard import Guard, is_loopback
 from tachograph.hub.hub import Hub
 from tachograph.recording.log import LogOnce
@@ -118,9 +118,8 @@ class HubServer:
         listener: a socket of :func:`listen`.
         token: required in ``Authorization: Bearer``; None for no such rule.
         forwarding: gets everything that is received, too.
-        intake: bounds of bodies.
-        decoder: of bodies in JSON.
-        patience: limits for slow clients.
+        limits: of requests.
+        timeouts: limits for slow clients.
 
     Attributes:
         url: base URL, as reached from this machine.
@@ -134,15 +133,14 @@ class HubServer:
         *,
         token: str | None = None,
         forwarding: Forwarding | None = None,
-        intake: Intake | None = None,
-        decoder: Decoder | None = None,
-        patience: ClientTimeouts | None = None,
+        limits: RequestLimits | None = None,
+        timeouts: ClientTimeouts | None = None,
     ) -> None:
         host, self.url = address_of(listener)
         self.scraped = False
         self._hub = hub
         self._listener = listener
-        self._receiver = Receiver(hub, forwarding, intake=intake, decoder=decoder)
+        self._receiver = Receiver(hub, forwarding, limits)
         self._pages = ThreadPoolExecutor(1, "tachograph page")
         self._studio = Studio(hub.folder, hub.name, failed=self._studio_failed, standing=hub.doctors.picture)
         self._scrapes = 0
@@ -160,7 +158,7 @@ class HubServer:
             exception_handlers={HTTPException: plain},
         )
         app.router.redirect_slashes = False
-        self._http = HttpServer(app, self._closed, patience)
+        self._http = HttpServer(app, self._closed, timeouts)
 
     @property
     def quiet_for(self) -> float:
@@ -243,11 +241,11 @@ class HttpServer(uvicorn.Server):
     Args:
         app: the served application.
         closed: called with the reason for which a client's connection was closed.
-        patience: limits for slow clients.
+        timeouts: limits for slow clients.
     """
 
     def __init__(
-        self, app: ASGIApp, closed: Callable[[CloseReason], None], patience: ClientTimeouts | None = None
+        self, app: ASGIApp, closed: Callable[[CloseReason], None], timeouts: ClientTimeouts | None = None
     ) -> None:
         config = uvicorn.Config(
             app,
@@ -256,7 +254,7 @@ class HttpServer(uvicorn.Server):
             access_log=False,
             lifespan="off",
             # h11 reads on past a refusal, so that the client sees the answer and no broken connection.
-            http=Connections(closed, patience).protocol(),
+            http=Connections(closed, timeouts).protocol(),
             ws="none",
             proxy_headers=False,
             server_header=False,
