@@ -59,7 +59,6 @@ class Index:
         instruments: by scope, name, unit and kind, in the order in which they came.
         series: all of them.
         dismissed: how many processes had to leave the page for new ones.
-        gone: how many series and processes are here no longer.
         own: the run of that name; None where there is none.
     """
 
@@ -80,7 +79,7 @@ class Index:
         self._limits = limits
         self._room = Room(limits)
         self._full = 0
-        self.dismissed = self.gone = 0
+        self.dismissed = 0
         self._time_to_live = time_to_live
         self._open_stores = open_stores or OpenStores()
         self._nameless = nameless
@@ -378,7 +377,6 @@ class Index:
                 del self._losses[series]
                 self._dropped_before += _counted(series)
             del self.series[series], of.series[series]
-            self.gone += 1
             self._room.remove(series.text(), series.bounds + series.buckets)
             if series.row:
                 series.owner.forgotten = True
@@ -398,7 +396,6 @@ class Index:
         if self._is_told(process):
             self._lost_before = [*self._lost_before, *process.lost()][-_MOST_LOST:]
         process.renew_layouts()
-        self.gone += 1
         del process.run.processes[process.instance]
         del self._labels[process.labels]
         self._senders.clear()

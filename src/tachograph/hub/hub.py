@@ -373,11 +373,6 @@ class Hub:
         if merged:
             self.count("tachograph.hub.points.thinned", merged)
 
-    def turnover(self) -> tuple[int, int]:
-        """Return how many series and processes have gone since the hub began, and how many there are."""
-        with self._lock:
-            return self._index.gone, len(self._index.series) + len(self._index.processes())
-
     def _is_due(self, what: str, now: int, every: int) -> bool:
         if now < self._due[what]:
             return False

@@ -22,7 +22,6 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.hardware import SHARED_MEMORY, observe
-from tachograph.hub._survivors import Survivors
 from tachograph.hub.doctors import LOOK
 from tachograph.hub.hub import Hub
 from tachograph.hub.processes import is_running
@@ -119,8 +118,7 @@ class Lifetime:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self.end)
-        survivors = Survivors()
-        ticking = threading.Thread(target=self._tick, args=(survivors,), name="tachograph hub", daemon=True)
+        ticking = threading.Thread(target=self._tick, name="tachograph hub", daemon=True)
         ticking.start()
         threading.Thread(target=self._look, name="tachograph hangs", daemon=True).start()
         serving = asyncio.create_task(self._server.serve(started))
@@ -140,7 +138,6 @@ class Lifetime:
                 task.cancel()
             self._closing.set()
             await asyncio.to_thread(self._close, ticking)
-            survivors.close()
 
     def _close(self, ticking: threading.Thread) -> None:
         ticking.join(_LONGEST_GRACE)
@@ -204,20 +201,16 @@ class Lifetime:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), seconds)
 
-    def _tick(self, survivors: Survivors) -> None:
+    def _tick(self) -> None:
         while not self._closing.wait(_TICK):
-            self._tick_once(survivors)
+            try:
+                self._hub.tick()
+            except Exception:  # noqa: BLE001 - the border to the store: a full disk must not end the upkeep
+                self._fail("tick")
 
     def _look(self) -> None:
         while not self._closing.wait(LOOK):
             self._hub.doctors.look()
-
-    def _tick_once(self, survivors: Survivors) -> None:
-        try:
-            self._hub.tick()
-            survivors.look(*self._hub.turnover())
-        except Exception:  # noqa: BLE001 - the border to the store: a full disk must not end the upkeep
-            self._fail("tick")
 
     def _fail(self, work: str) -> None:
         self._hub.count("tachograph.hub.failed", 1, signal=work)
