@@ -9,7 +9,7 @@ import json
 import socket
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.routing import BaseRoute, Route
 
 from tachograph.exporters.prometheus.format import accepts_gzip
 from tachograph.hub._connections import ClientTimeouts, CloseReason, Connections
@@ -46,7 +45,7 @@ _AT_ONCE = 16  # connections that asyncio accepts at once, before they are count
 _GZIP_LEVEL = 1
 _LONGEST_NAME = 100  # characters of a scraper's
 _POLL = 0.02
-_FRONT = """Tachograph hub {version}
+_FRONT = f"""Tachograph hub {__version__}
 
 /          the Studio, for browsers: every run, live and stored
 /api/runs  the same as JSON
@@ -145,20 +144,16 @@ class HubServer:
         self._studio = Studio(hub.folder, hub.name, failed=self._studio_failed, standing=hub.doctors.picture)
         self._scrapes = 0
         self._log_once = LogOnce()
-        app = Starlette(
-            routes=[
-                *self._receiver.routes(),
-                Route("/metrics", self._metrics),
-                Route("/sd", self._targets),
-                Route("/healthz", self._health),
-                Route("/", self._index),
-                *self._studio.routes(),
-            ],
-            middleware=[Middleware(Guard, loopback=is_loopback(host), token=token)],
-            exception_handlers={HTTPException: plain},
-        )
-        app.router.redirect_slashes = False
-        self._http = HttpServer(app, self._closed, timeouts)
+        routes = [
+            *self._receiver.routes(),
+            Route("/metrics", self._metrics),
+            Route("/sd", self._targets),
+            Route("/healthz", self._health),
+            Route("/", self._index),
+            *self._studio.routes(),
+        ]
+        guard = Middleware(Guard, loopback=is_loopback(host), token=token)
+        self._http = HttpServer(routes, guard, self._count_closed, timeouts)
 
     @property
     def quiet_for(self) -> float:
@@ -189,9 +184,9 @@ class HubServer:
             return PlainTextResponse("503: too many scrapes at once\n", 503, {"Retry-After": "1"})
         self._scrapes += 1
         try:
-            loop = asyncio.get_running_loop()
-            answered = loop.run_in_executor(self._pages, self._page, accept, escaping, _scraper(request), gzipped)
-            content_type, body = await answered
+            content_type, body = await asyncio.get_running_loop().run_in_executor(
+                self._pages, self._page, accept, escaping, _scraper(request), gzipped
+            )
         except Exception:  # noqa: BLE001 - the border to the store: one scrape must not end the server; the scraper is told
             self._hub.count("tachograph.hub.failed", 1, signal="page")
             self._log_once(
@@ -215,20 +210,30 @@ class HubServer:
         return content_type, body
 
     async def _targets(self, request: Request) -> Response:
-        authority = request.headers.get("host") or self.url.partition("://")[2]
-        return Response(_targets(authority, self._hub.health()), media_type="application/json")
+        """Return the hub as the one target of its node. Source: Prometheus, "Writing HTTP service discovery".
+
+        The target is the address by which the scraper has reached the hub, so that it will reach it again. A run of
+        the hub's own is in ``__meta_tachograph_run``, for relabelling: the series have ``dl_run_id``.
+        """
+        target = request.headers.get("host") or self.url.partition("://")[2]
+        run = str(self._hub.health()["run"])
+        labels = {"__meta_tachograph_run": run, "__meta_tachograph_host": socket.gethostname()}
+        return _json([{"targets": [target], "labels": labels}])
 
     async def _health(self, _request: Request) -> Response:
-        return Response(_health(self._hub.health()), media_type="application/json")
+        """Return ``{"status": "ok", …}`` with counts of received items; nothing that is not public."""
+        summary = self._hub.health()
+        counts = {name: summary[name] for name in ("data_points", "log_records", "dropped", "lost")}
+        return _json({"status": "ok", **counts})
 
     async def _index(self, request: Request) -> Response:
         if "text/html" in request.headers.get("accept", ""):
             page = self._studio.index(request)
             if page is not None:
                 return page
-        return Response(_front(__version__), media_type="text/plain")
+        return PlainTextResponse(_FRONT)
 
-    def _closed(self, reason: CloseReason) -> None:
+    def _count_closed(self, reason: CloseReason) -> None:
         self._hub.count("tachograph.hub.connections.closed", 1, reason=reason)
 
     def _studio_failed(self) -> None:
@@ -239,14 +244,21 @@ class HttpServer(uvicorn.Server):
     """A uvicorn server with bounded connections and without signal handlers: signals belong to the command.
 
     Args:
-        app: the served application.
-        closed: called with the reason for which a client's connection was closed.
+        routes: of the application.
+        guard: stands before it.
+        count_closed: called with the reason for which a client's connection was closed.
         timeouts: limits for slow clients.
     """
 
     def __init__(
-        self, app: ASGIApp, closed: Callable[[CloseReason], None], timeouts: ClientTimeouts | None = None
+        self,
+        routes: Sequence[BaseRoute],
+        guard: Middleware,
+        count_closed: Callable[[CloseReason], None] = lambda _: None,
+        timeouts: ClientTimeouts | None = None,
     ) -> None:
+        app = Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _plain})
+        app.router.redirect_slashes = False
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -254,7 +266,7 @@ class HttpServer(uvicorn.Server):
             access_log=False,
             lifespan="off",
             # h11 reads on past a refusal, so that the client sees the answer and no broken connection.
-            http=Connections(closed, timeouts).protocol(),
+            http=Connections(count_closed, timeouts).protocol(),
             ws="none",
             proxy_headers=False,
             server_header=False,
@@ -285,31 +297,12 @@ def _scraper(request: Request) -> str:
     return f"{host} {request.headers.get('user-agent', '')[:_LONGEST_NAME]}"
 
 
-async def plain(_request: Request, error: Exception) -> Response:
+async def _plain(_request: Request, error: Exception) -> Response:
     """Return an error of the routing as one line of text."""
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for this class
     phrase = HTTPStatus(error.status_code).phrase
     return PlainTextResponse(f"{error.status_code}: {phrase}\n", error.status_code, error.headers)
 
 
-def _targets(authority: str, summary: Mapping[str, Any]) -> bytes:
-    """Return the hub as the one target of its node. Source: Prometheus, "Writing HTTP service discovery".
-
-    Args:
-        authority: host and port by which the scraper reached the hub; so it will reach it again.
-        summary: of the hub. A run of its own is in ``__meta_tachograph_run``, for relabelling: the series have
-            ``dl_run_id``.
-    """
-    labels = {"__meta_tachograph_run": str(summary["run"]), "__meta_tachograph_host": socket.gethostname()}
-    return json.dumps([{"targets": [authority], "labels": labels}]).encode() + b"\n"
-
-
-def _health(summary: Mapping[str, Any]) -> bytes:
-    """Return ``{"status": "ok", …}`` with counts of received items; nothing that is not public."""
-    counts = {name: summary[name] for name in ("data_points", "log_records", "dropped", "lost")}
-    return json.dumps({"status": "ok", **counts}).encode() + b"\n"
-
-
-def _front(version: str) -> bytes:
-    """Return a list of the hub's addresses, as plain text."""
-    return _FRONT.format(version=version).encode()
+def _json(content: Any) -> Response:
+    return Response(json.dumps(content).encode() + b"\n", media_type="application/json")
