@@ -185,9 +185,7 @@ class Receiver:
     def _store_protobuf(self, kind: _Kind, body: bytes, is_gzip: bool, passes_on: bool) -> Rejected:
         body = _unpacked(body, self._limits.protobuf, is_gzip=is_gzip)
         if kind.signal == "metrics" and not passes_on:
-            read = self._hub.read_metrics(body)
-            if read is not None:
-                return self._store(kind, read)
+            return self._store(kind, self._hub.read_metrics(body))
         return self._store_message(kind, decode(body, PROTOBUF, kind.request), body, passes_on=passes_on)
 
     def _store_json(self, kind: _Kind, body: bytes, is_gzip: bool, passes_on: bool) -> Rejected:

@@ -21,7 +21,7 @@ from tachograph.exporters.prometheus.format import Format, negotiate
 from tachograph.hub._archive import Archive
 from tachograph.hub._diagnoses import Diagnoses
 from tachograph.hub._index import Index
-from tachograph.hub._layouts import SentResource, decoded, parsed, read
+from tachograph.hub._layouts import SentResource, decoded, parsed, read_metrics
 from tachograph.hub._page import NodePage
 from tachograph.hub._rejections import Rejected, Rejections
 from tachograph.hub._run import STAYS, LiveRun, Sent, apply
@@ -167,9 +167,13 @@ class Hub:
         """Count in a metric of the hub's own: one of :data:`tachograph.recording.own_metrics.HUB`, without a rank."""
         self.registry.group(OWN_GROUP).own(HUB[name]).record(amount, attributes)
 
-    def read_metrics(self, body: bytes) -> list[SentResource] | None:
-        """Return a request for :meth:`receive_metrics`, read by known layouts; None where it is to be decoded."""
-        return read(body, self._index.layouts)
+    def read_metrics(self, body: bytes) -> list[SentResource]:
+        """Return a request in protobuf, decoded for :meth:`receive_metrics`.
+
+        Raises:
+            Refusal: it is no such request.
+        """
+        return read_metrics(body, self._index.layouts)
 
     def receive_metrics(
         self, request: ExportMetricsServiceRequest | list[SentResource], *, own: bool = False
