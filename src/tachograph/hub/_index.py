@@ -9,17 +9,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import isfinite
 from pathlib import Path
 
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from tachograph.exporters.prometheus.text import label_value
 from tachograph.hub._layouts import Layouts
 from tachograph.hub._page import ByRank
 from tachograph.hub._run import LiveRun, opened
-from tachograph.hub._series import MOST_NAME, MOST_RESOURCE, HubInstrument, HubSeries, Labels, Limits, Room, Shape
+from tachograph.hub._series import MOST_NAME, MOST_RESOURCE, HubInstrument, HubSeries, Labels, Limits, Room
 from tachograph.hub._stream_decoder import StreamDecoder, canonical, read_back
 from tachograph.hub.processes import Incarnation, LiveProcess, LostProcess, StreamKey, free_instance, instance_of
-from tachograph.identity.resource import series_labels
+from tachograph.identity.resource import SERIES_KEYS, series_labels
 from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import Kind, prometheus_label
 from tachograph.recording.own_metrics import DROPPED, Reason
@@ -50,7 +49,6 @@ class Index:
         folder: the store.
         run: the run that is the hub's own, opened at once; None for a hub that has none.
         nameless: the run that senders belong to which name none.
-        resource_labels: resource attributes that are labels on each series.
         limits: of the memory that series take.
         time_to_live: nanoseconds that a series is kept after its last point.
         open_stores: bounds how many files are open at once.
@@ -68,14 +66,12 @@ class Index:
         run: str | None,
         *,
         nameless: str,
-        resource_labels: Sequence[str],
         limits: Limits,
         time_to_live: int,
         open_stores: OpenStores | None = None,
     ) -> None:
         warn_of_network(folder)
         self._folder = folder
-        self._resource_labels = resource_labels
         self._limits = limits
         self._room = Room(limits)
         self._full = 0
@@ -194,7 +190,7 @@ class Index:
         process, incarnation = found
         incarnation.heard(now)
         if incarnation.lost and incarnation is process.current:
-            process.found(incarnation)
+            incarnation.lost = False  # the count of lost starts stays: a counter does not go back
         return found
 
     def layouts(self, resource: Resource) -> Layouts | None:
@@ -244,21 +240,18 @@ class Index:
         return bool(gone)
 
     def _admit(self, run: LiveRun, instance: str, attributes: dict[str, AttributeValue]) -> LiveProcess:
-        labels = tuple(sorted(series_labels(attributes, self._resource_labels).items()))
+        labels = tuple(sorted(series_labels(attributes, SERIES_KEYS).items()))
         if self._labels.setdefault(labels, instance) != instance:  # two that the labels do not tell apart
             labels = tuple(sorted((*labels, ("service_instance_id", instance))))
             self._labels[labels] = instance
         process = run.processes[instance] = LiveProcess(instance, attributes, labels, run, self._room)
         return process
 
-    def stream(self, process: LiveProcess, scope: str, metric: Metric, shape: Shape) -> StreamDecoder:
-        """Return the stream of a metric that came for the first time."""
-        return self._lane(process, (scope, metric.name, metric.unit, shape), metric.description)
-
-    def _lane(self, process: LiveProcess, key: StreamKey, description: str) -> StreamDecoder:
-        scope, name, unit, shape = key
+    def stream(self, process: LiveProcess, key: StreamKey, description: str) -> StreamDecoder:
+        """Return the stream of a metric, new if the process has none yet."""
         if key in process.streams:
             return process.streams[key]
+        scope, name, unit, shape = key
         kind: Kind = "gauge" if shape == "sum" else shape
 
         def make(attributes: Attributes) -> HubSeries | Reason:
@@ -335,7 +328,7 @@ class Index:
         restored = 0
         try:
             for scope, name, unit, shape, attributes, about, row, seen, data in found:
-                series = self._lane(process, (scope, name, unit, shape), about).add(read_back(attributes))
+                series = self.stream(process, (scope, name, unit, shape), about).add(read_back(attributes))
                 if not isinstance(series, str):
                     restored += 1
                     series.restore(data, row=row, seen=seen)
@@ -415,10 +408,6 @@ class Index:
     def dropped(self) -> int:
         """Return how much the processes say that they dropped, those that are gone included."""
         return self._dropped_before + sum(map(_counted, self._losses))
-
-    def telling(self) -> int:
-        """Return the number of processes and series that :meth:`lost` and :meth:`dropped` look at; needs no lock."""
-        return len(self._labels) + len(self._losses)
 
     def close(self) -> None:
         """Close every run's file."""

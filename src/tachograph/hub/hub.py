@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ from tachograph.hub.events import Events
 from tachograph.hub.processes import Incarnation, LiveProcess, LostProcess, life
 from tachograph.identity.launch import Launch
 from tachograph.identity.program import StartMarks
-from tachograph.identity.resource import SERIES_KEYS
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import HUB, OWN_GROUP, Reason
 from tachograph.recording.registry import Registry
@@ -49,8 +48,6 @@ TIME_TO_LIVE = 300.0
 _REPEAT, _REPEATS = 30.0, 10  # seconds after which a client of ours sends all again; how often in the time to live
 _MANY = 1000  # new series: the page that shows them first takes several times as long as the next one
 _MOST_TOLD = 100  # files
-_HURRY = 0.01  # seconds
-_FEW = 500  # processes and series of losses that an answer of /healthz looks at: the event loop does it
 _RECEIVED = ("data_points", "log_records", "spans")  # in requests, of any kind
 _SAVE_EVERY = 5 * SECOND
 _SWEEP_EVERY = 10 * SECOND
@@ -75,7 +72,6 @@ class Hub:
         clock: nanoseconds since the epoch.
         time_to_live: seconds after which a series that is not sent any more leaves the page; at least five export
             intervals of its process.
-        resource_labels: resource attributes that are labels on each series.
         limits: of memory; points of series beyond them are rejected, and counted.
         started: start marks of the job's processes; the marks of those that report are removed.
         open_stores: bounds how many files are open at once.
@@ -98,7 +94,6 @@ class Hub:
         nameless: str = "default",
         clock: Callable[[], int] = time.time_ns,
         time_to_live: float = TIME_TO_LIVE,
-        resource_labels: Sequence[str] = SERIES_KEYS,
         limits: Limits | None = None,
         started: StartMarks | None = None,
         open_stores: OpenStores | None = None,
@@ -118,7 +113,7 @@ class Hub:
         self._asked = Format(openmetrics=True, version="1.0.0", utf8=True)  # as Prometheus 3 does
         self._known = 0
         self._renewed: list[dict[str, str]] = []
-        self._well = {"dropped": 0, "lost": 0}
+        self._losses = {"dropped": 0, "lost": 0}
         self._rejections = Rejections(self.registry)
         self._started = started
         self.folder = store
@@ -128,7 +123,6 @@ class Hub:
             store,
             run,
             nameless=self.name,
-            resource_labels=resource_labels,
             limits=self._limits,
             time_to_live=int(time_to_live * SECOND),
             open_stores=open_stores,
@@ -225,9 +219,8 @@ class Hub:
                 if data is None:
                     continue
                 of_data = getattr(metric, data)
-                shape = shape_of(of_data, data)
-                known = process.streams.get((scope, metric.name, metric.unit, shape))
-                stream = self._index.stream(process, scope, metric, shape) if known is None else known
+                key = scope, metric.name, metric.unit, shape_of(of_data, data)
+                stream = process.streams.get(key) or self._index.stream(process, key, metric.description)
                 if data == "exponential_histogram" and is_beside(metric):
                     yield metric.name, 0, stream, stream.take_beside(of_data, writer, now)
                     continue
@@ -348,8 +341,8 @@ class Hub:
             now = self._clock()
             with self._lock:
                 self._index.check(now, self._began)
-                if self._index.telling() > _FEW:
-                    self._count_losses()
+                dropped = self._rejections.total + self._index.dropped()
+                self._losses = {"dropped": dropped, "lost": len(self._index.lost())}
             for why, path in self._archive.look():
                 self.count("tachograph.hub.files.renewed", 1, why=why)
                 self._renewed.append({"file": path, "why": why})
@@ -452,21 +445,9 @@ class Hub:
         return {**counts, "ended": ended, "diagnosis": diagnosed}
 
     def health(self) -> dict[str, Any]:
-        """Return the counts of the summary without a long wait.
-
-        Under load, and with hundreds of processes, the losses may be those of a second ago.
-        """
-        if self._index.telling() <= _FEW and self._lock.acquire(timeout=_HURRY):
-            try:
-                self._count_losses()
-            finally:
-                self._lock.release()
+        """Return the counts of the summary without a wait: losses are those of the latest tick."""
         counts = {name: self._totals[name] for name in _RECEIVED}
-        return {"run": "" if self._index.own is None else self.name, **counts, **self._well}
-
-    def _count_losses(self) -> None:
-        dropped = self._rejections.total + self._index.dropped()
-        self._well = {"dropped": dropped, "lost": len(self._index.lost())}
+        return {"run": "" if self._index.own is None else self.name, **counts, **self._losses}
 
     def events(self, run: str) -> Events:
         """Return the events of a run, for reading.

@@ -65,7 +65,16 @@ class Incarnation:
     """
 
     __slots__ = (
-        *("announced", "ended", "first_export", "interval", "key", "last_export", "lost", "noted", "resource", "said"),
+        "announced",
+        "ended",
+        "first_export",
+        "interval",
+        "key",
+        "last_export",
+        "lost",
+        "noted",
+        "resource",
+        "said",
         "unsaved",
     )
 
@@ -235,20 +244,12 @@ class LiveProcess:
         else:
             self.lose(incarnation)
 
-    def over(self, incarnation: Incarnation, reason: str) -> None:
-        """Note that a start has ended in an orderly way, also where the record arrives late."""
-        incarnation.end(reason)
-
     def lose(self, incarnation: Incarnation) -> None:
         """Count a start as lost, where its end was to be announced and was not."""
         if incarnation.announced and not incarnation.ended and not incarnation.lost:
             incarnation.lost = incarnation.unsaved = True
             self.times_lost += 1
             self.unsaved = True
-
-    def found(self, incarnation: Incarnation) -> None:
-        """Mark a lost start as found. The count stays: a counter does not go back."""
-        incarnation.lost = False
 
     def check(self, now: int, since: int = 0) -> None:
         """Count the newest start as lost where it was silent for too long; exports could arrive from ``since`` on."""
