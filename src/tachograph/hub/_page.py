@@ -102,13 +102,11 @@ class NodePage:
         """Yield the instruments' points; the lock is held for slices."""
         with self._lock:
             of_all = [(of, list(of.series)) for of in instruments]
-        if left_out:
-            of_all = [(of, [each for each in listed if each.owner.run not in left_out]) for of, listed in of_all]
-        if over:
-            of_all = [
-                (of, [each for each in listed if of.kind != "gauge" or each.owner not in over]) for of, listed in of_all
-            ]
         for of, listed in of_all:
+            if left_out:
+                listed = [each for each in listed if each.owner.run not in left_out]  # noqa: PLW2901
+            if over and of.kind == "gauge":
+                listed = [each for each in listed if each.owner not in over]  # noqa: PLW2901
             points: list[Any] = []
             for start in range(0, len(listed), _READ):
                 some = listed[start : start + _READ]

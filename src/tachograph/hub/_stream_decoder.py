@@ -97,11 +97,8 @@ class StreamDecoder:
     def _decoded(self, of_data: Any, data: str, writer: Hashable, now: int, *, delta: bool) -> Iterator[Point]:
         # Those of exponential histograms are read by the method, which also keeps their buckets.
         read = _READ.get(data) or partial(self._read_exponential, writer=writer, now=now, delta=delta)
-        by_bytes = self._by_bytes
         for point in of_data.data_points:
-            attributes = point.attributes
-            key = tuple(map(KeyValue.SerializeToString, attributes[:])) if attributes else ()
-            series = by_bytes.get(key) or self._series(key, attributes)
+            series = self._series_of(point)
             if isinstance(series, str):
                 yield series, 0, 0, series
             else:
@@ -144,8 +141,9 @@ class StreamDecoder:
 
     def known(self, of_data: Any) -> list[HubSeries] | None:
         """Return the series of a metric's points; None where one has none."""
-        keys = [tuple(map(KeyValue.SerializeToString, point.attributes[:])) for point in of_data.data_points]
-        return [self._by_bytes[key] for key in keys] if all(key in self._by_bytes for key in keys) else None
+        keys = map(_key, of_data.data_points)
+        series = [self._by_bytes.get(key) for key in keys]
+        return None if None in series else series  # type: ignore[return-value]
 
     def take_beside(self, of_data: Any, writer: Hashable, now: int) -> dict[Reason, int]:
         """Take exponential histograms whose values are also in the explicit ones of the same name: for quantiles alone.
@@ -155,8 +153,7 @@ class StreamDecoder:
         delta = of_data.aggregation_temporality == AGGREGATION_TEMPORALITY_DELTA
         rejected: dict[Reason, int] = {}
         for point in of_data.data_points:
-            key = tuple(map(KeyValue.SerializeToString, point.attributes[:]))
-            series = self._by_bytes.get(key) or self._series(key, point.attributes)
+            series = self._series_of(point)
             reason = series if isinstance(series, str) else self._spread(point, series, writer, now, delta=delta)
             if reason is not None:
                 rejected[reason] = rejected.get(reason, 0) + 1
@@ -193,7 +190,12 @@ class StreamDecoder:
         series.unsaved = series.unsaved or is_new
         return None
 
-    def _series(self, key: tuple[bytes, ...], attributes: Iterable[KeyValue]) -> HubSeries | Reason:
+    def _series_of(self, point: Any) -> HubSeries | Reason:
+        key = _key(point)
+        series = self._by_bytes.get(key)
+        return series or self._new_series(key, point.attributes)
+
+    def _new_series(self, key: tuple[bytes, ...], attributes: Iterable[KeyValue]) -> HubSeries | Reason:
         if sum(map(len, key)) > MOST_BYTES:
             return "cardinality"
         series = self.add(plain_attributes(attributes))
@@ -216,13 +218,18 @@ class StreamDecoder:
         return made
 
     def series(self) -> list[HubSeries]:
-        """Return its series."""
+        """Return all series."""
         return list(self.by_attributes.values())
 
     def remove(self, gone: set[HubSeries]) -> None:
         """Remove series."""
         self.by_attributes = {name: each for name, each in self.by_attributes.items() if each not in gone}
         self._by_bytes = {key: each for key, each in self._by_bytes.items() if each not in gone}
+
+
+def _key(point: Any) -> tuple[bytes, ...]:
+    attributes = point.attributes
+    return tuple(map(KeyValue.SerializeToString, attributes[:])) if attributes else ()
 
 
 def canonical(attributes: Attributes) -> str:

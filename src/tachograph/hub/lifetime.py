@@ -9,7 +9,6 @@ import logging
 import os
 import select
 import signal
-import socket
 import sys
 import threading
 import time
@@ -24,14 +23,11 @@ from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.hardware import SHARED_MEMORY, observe
 from tachograph.hub.doctors import LOOK
 from tachograph.hub.hub import Hub
-from tachograph.hub.processes import is_running
+from tachograph.hub.processes import is_running, node_resource
 from tachograph.hub.server import HubServer
-from tachograph.identity.resource import instance_id
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.log import LogOnce
-from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
-from tachograph.runs.members import NODE
 
 if TYPE_CHECKING:  # else each hub would load the libraries with which few of them send
     from tachograph.hub.forwarding import Forwarding
@@ -57,14 +53,7 @@ class Node:
     def __init__(self, run: str | None, store: Path) -> None:
         self._registry = Registry(enabled=True)
         self._encoder = MetricsEncoder("hub", self._registry, sdk=False)
-        found: dict[str, AttributeValue] = {
-            "service.name": "tachograph",
-            "host.name": socket.gethostname(),
-            "dl.role": NODE,
-        }
-        if run is not None:
-            found["dl.run.id"] = run
-        self._resource = {**found, "service.instance.id": instance_id(found)}
+        self._resource = node_resource(run)
         self._hardware = observe(self._registry, node=True, process=False, folders=(".", str(store), SHARED_MEMORY))
 
     def requests(self) -> list[ExportMetricsServiceRequest]:

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from tachograph.hub._layouts import Layouts
 from tachograph.hub._series import Labels, Room, Shape
 from tachograph.hub._stream_decoder import AHEAD, StreamDecoder
+from tachograph.identity.resource import instance_id
 from tachograph.recording.own_metrics import PROCESS_LAST_EXPORT, PROCESS_LOST
 from tachograph.recording.points import AttributeValue, MetricPoints, NumberPoint
-from tachograph.runs.members import SECOND, longest_silence
+from tachograph.runs.members import NODE, SECOND, longest_silence
 
 _ONE_EXPORT = SECOND // 20  # nanoseconds: requests that are closer belong to one export
 _FORGET = 0.9  # the share of a longer interval that is left after each shorter one
@@ -286,6 +287,18 @@ def life(processes: Iterable[LiveProcess]) -> list[MetricPoints]:
             lost.append(NumberPoint(process.labels, process.times_lost, 0))
     both = (MetricPoints(*PROCESS_LAST_EXPORT[:5], heard), MetricPoints(*PROCESS_LOST[:5], lost))
     return [each for each in both if each.points]
+
+
+def node_resource(run: str | None) -> dict[str, AttributeValue]:
+    """Return the resource of this machine in a run, or in none: it is stored like a process."""
+    attributes: dict[str, AttributeValue] = {
+        "service.name": "tachograph",
+        "host.name": socket.gethostname(),
+        "dl.role": NODE,
+    }
+    if run is not None:
+        attributes["dl.run.id"] = run
+    return {**attributes, "service.instance.id": instance_id(attributes)}
 
 
 def start_of(attributes: Attributes) -> StartNumber:
