@@ -237,27 +237,12 @@ def test_a_series_that_has_gone_meanwhile_comes_anew(pair: tuple[Hub, Hub]) -> N
     assert [series.value for series in hub._index.series] == [0.5]
 
 
-def test_layouts_have_a_limit(tmp_path: Path) -> None:
-    """Beyond the limit metrics are parsed; the room of those whose series have gone is used again."""
-    hub = Hub(tmp_path, run="run", limits=Limits(layouts=20_000))
-    free = hub._index._room._left_for_layouts
-    for turn in range(3):
-        for place in range(100):
-            body = metrics(rank(place), number(f"m{place}", turn)).SerializeToString()
-            by_offsets(hub, body)
-    assert 0 <= hub._index._room._left_for_layouts < 1000
-    assert len(hub._index.series) == 100
-    emptied(hub)
-    assert hub._index._room._left_for_layouts == free
-    hub.close()
-
-
 def test_changing_lengths_are_forgotten(pair: tuple[Hub, Hub]) -> None:
     """A sender whose messages have another length each time does not fill the memory with their keys."""
     _, hub = pair
-    free = hub._index._room._left_for_layouts
     for length in range(1000):
         metric = number("loss", 0.5)
         metric.description = "x" * length
         by_offsets(hub, metrics(rank(0), metric).SerializeToString())
-    assert free - hub._index._room._left_for_layouts < 50_000
+    (process,) = hub._index.processes()
+    assert sum(map(len, process.layouts._by_scope.values())) < 100

@@ -244,7 +244,7 @@ class Index:
         if self._labels.setdefault(labels, instance) != instance:  # two that the labels do not tell apart
             labels = tuple(sorted((*labels, ("service_instance_id", instance))))
             self._labels[labels] = instance
-        process = run.processes[instance] = LiveProcess(instance, attributes, labels, run, self._room)
+        process = run.processes[instance] = LiveProcess(instance, attributes, labels, run)
         return process
 
     def stream(self, process: LiveProcess, key: StreamKey, description: str) -> StreamDecoder:
@@ -378,7 +378,7 @@ class Index:
             self.by_rank.remove(series)
             by_lane.setdefault((series.owner, (of.scope, of.name, of.unit, series.shape)), set()).add(series)
         for process in {process for process, _ in by_lane}:
-            process.renew_layouts()
+            process.layouts = Layouts()  # a request that is being read keeps the old ones
         for (process, key), some in by_lane.items():
             stream = process.streams[key]
             stream.remove(some)
@@ -388,7 +388,6 @@ class Index:
     def _dismiss(self, process: LiveProcess) -> None:
         if self._is_told(process):
             self._lost_before = [*self._lost_before, *process.lost()][-_MOST_LOST:]
-        process.renew_layouts()
         del process.run.processes[process.instance]
         del self._labels[process.labels]
         self._senders.clear()

@@ -27,7 +27,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from tachograph.hub._request import PROTOBUF, decode
-from tachograph.hub._series import HubSeries, Room
+from tachograph.hub._series import HubSeries
 from tachograph.hub._stream_decoder import StreamDecoder, summable
 from tachograph.recording.own_metrics import Reason
 from tachograph.runs.buckets import Buckets
@@ -38,9 +38,7 @@ _FIXED = {1: 8, 5: 4}  # bytes, by wire type
 _VARINT, _LENGTH = 0, 2  # wire types
 _MISSES = 8  # messages one after the other that differ from a layout before another one takes its place
 _SPARE = 64  # keys of a process, beside four for each stream
-_KEY = 250  # bytes that a key takes beside its text; this and the next ones are measured
-_LAYOUT = 700  # bytes of one, beside the following
-_NUMBER = 40  # bytes for each number and each constant part: of the struct, of the tuple of constants
+_LONGEST = 64 * 2**10  # bytes of a metric whose layout is stored
 _RESOURCE = 0x0A  # tag of ResourceMetrics in a request
 _INNER = 0x12  # tag of ScopeMetrics in ResourceMetrics, and of Metric in these
 
@@ -169,7 +167,6 @@ class Layout:
     Attributes:
         name: of the metric.
         is_delta: its points are differences.
-        size: bytes that this takes.
         missed: messages one after the other that had its name and length, and differed.
     """
 
@@ -189,7 +186,6 @@ class Layout:
         "missed",
         "name",
         "series",
-        "size",
         "stream",
     )
 
@@ -222,7 +218,6 @@ class Layout:
             self._value = self._count = number.get(_AS_INT) or number[_AS_DOUBLE]
         self._alone = series[0] if len(series) == 1 and data != "histogram" else None
         self.missed = 0
-        self.size = _LAYOUT + len(message) + _NUMBER * len(values)
 
     def numbers(self, message: bytes) -> Numbers | None:
         """Return the numbers of a message of the same length; None where more than they differs."""
@@ -267,18 +262,13 @@ class Layout:
 
 
 class Layouts:
-    """The layouts of a process's metrics, by scope.
+    """The layouts of a process's metrics, by scope: a few for each of its streams."""
 
-    Args:
-        room: for their bytes.
-    """
+    __slots__ = ("_by_scope", "_keys")
 
-    __slots__ = ("_by_scope", "_keys", "_room", "_size")
-
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self) -> None:
         self._by_scope: dict[str, dict[_Key, Layout | None]] = {}
-        self._keys = self._size = 0
+        self._keys = 0
 
     def of(self, scope: str) -> dict[_Key, Layout | None]:
         """Return those of a scope, by name and length; None for each that came once."""
@@ -287,7 +277,7 @@ class Layouts:
     def learn(
         self, scope: str, message: bytes, metric: Metric, data: str, stream: StreamDecoder, *, streams: int
     ) -> None:
-        """Keep the layout of a message that was parsed, where one of its name and length comes for the second time.
+        """Store the layout of a message that was parsed, if one of its name and length comes for the second time.
 
         Args:
             scope: its scope's name.
@@ -297,44 +287,27 @@ class Layouts:
             stream: has taken them.
             streams: how many the process has.
         """
-        known, which = self._by_scope.setdefault(scope, {}), _key(message)
-        before = known.get(which)
+        layouts = self._by_scope.setdefault(scope, {})
+        key = _key(message)
+        before = layouts.get(key)
         if before is not None:
             before.missed += 1
             if before.missed < _MISSES:
                 return
-            known[which] = None
-            self._give_back(before.size)
-        elif which not in known:
+        elif key not in layouts:
             if self._keys >= 4 * streams + _SPARE:  # its messages change their lengths all the time
-                self.forget()
-            elif self._take(_KEY + len(scope) + len(which[0])):
-                known[which] = None
+                self._by_scope = {}
+                self._keys = 0
+            else:
+                layouts[key] = None
                 self._keys += 1
             return
-        places = _places(message)
+        places = _places(message) if len(message) <= _LONGEST else None
         series = None if places is None else stream.known(getattr(metric, data))
         if places is None or series is None:
-            return
-        layout = Layout(message, places, stream, series, metric=metric, data=data)
-        if self._take(layout.size):
-            known[which] = layout
-
-    def _take(self, size: int) -> bool:
-        if not self._room.keep(size):
-            return False
-        self._size += size
-        return True
-
-    def _give_back(self, size: int) -> None:
-        self._room.keep(-size)
-        self._size -= size
-
-    def forget(self) -> None:
-        """Give everything back."""
-        self._give_back(self._size)
-        self._by_scope = {}
-        self._keys = 0
+            layouts[key] = None
+        else:
+            layouts[key] = Layout(message, places, stream, series, metric=metric, data=data)
 
 
 # A metric of a request: its message (empty where the whole request was parsed), the layout that this has, and its

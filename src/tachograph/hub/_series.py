@@ -303,14 +303,12 @@ class Limits(NamedTuple):
         memory: bytes that they take, as far as that is known.
         processes: how many; those that ended first make room.
         page: bytes.
-        layouts: bytes of those that are kept: see :mod:`tachograph.hub._layouts`.
     """
 
     series: int = 200_000
     memory: int = 2 * 2**30
     processes: int = 20_000
     page: int = 256 * 2**20
-    layouts: int = 256 * 2**20
 
 
 class Room:
@@ -325,7 +323,6 @@ class Room:
         self._most_memory = limits.memory
         self._series = 0
         self._taken = 0
-        self._left_for_layouts = limits.layouts
 
     def add(self, text: int) -> bool:
         """Make room for a series with so many characters of labels and name; False where there is none."""
@@ -352,13 +349,6 @@ class Room:
         if not self._take(_BOUND * (buckets - series.buckets)):
             return False
         series.buckets = buckets
-        return True
-
-    def keep(self, size: int) -> bool:
-        """Make room for so many bytes of layouts, or give them back where negative; False where there is none."""
-        if size > self._left_for_layouts:
-            return False
-        self._left_for_layouts -= size
         return True
 
     def remove(self, text: int, bounds: int) -> None:

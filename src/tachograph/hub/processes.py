@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tachograph.hub._layouts import Layouts
-from tachograph.hub._series import Labels, Room, Shape
+from tachograph.hub._series import Labels, Shape
 from tachograph.hub._stream_decoder import AHEAD, StreamDecoder
 from tachograph.identity.resource import instance_id
 from tachograph.recording.own_metrics import PROCESS_LAST_EXPORT, PROCESS_LOST
@@ -141,10 +141,9 @@ class LiveProcess:
         attributes: those of its resource.
         labels: those on each of its series.
         run: the run it belongs to, to which this class does nothing.
-        room: for the layouts of its metrics.
 
     Attributes:
-        layouts: those of its metrics, others whenever a series is gone.
+        layouts: those of its metrics; new ones, without any, whenever a series is gone.
         resource: the resource of its newest start.
         streams: its series, by scope, name, unit and shape.
         times_lost: number of its starts that were lost.
@@ -153,13 +152,12 @@ class LiveProcess:
         forgotten: the store may have series of it that are not in ``streams``.
     """
 
-    def __init__(self, instance: str, attributes: Attributes, labels: Labels, run: Any, room: Room) -> None:
+    def __init__(self, instance: str, attributes: Attributes, labels: Labels, run: Any) -> None:
         self.instance = instance
         self.resource = attributes
         self.labels = labels
         self.run = run
-        self.layouts = Layouts(room)
-        self._room = room
+        self.layouts = Layouts()
         self.streams: dict[StreamKey, StreamDecoder] = {}
         self.incarnations: dict[StartNumber, Incarnation] = {}
         self.current: Incarnation | None = None
@@ -190,11 +188,6 @@ class LiveProcess:
     def interval(self) -> int:
         """The newest start's export interval in nanoseconds; 0 while unknown."""
         return 0 if self.current is None else self.current.interval
-
-    def renew_layouts(self) -> None:
-        """Forget the layouts, also where a request is being read by them."""
-        self.layouts.forget()
-        self.layouts = Layouts(self._room)
 
     def is_unsaved(self) -> bool:
         """Tell whether changes of the process or its series are not in the store yet."""
