@@ -96,7 +96,9 @@ def _places(message: bytes) -> _Places | None:
         return None
     kind, start, end = data[0]
     inside = message[start:end]
-    form, at, points = "<", 0, 0
+    form = "<"
+    at = 0
+    points = 0
     order: list[tuple[int, str]] = []
     for begin, first, last in _fields(inside):
         if inside[begin] != _POINT:
@@ -112,7 +114,9 @@ def _places(message: bytes) -> _Places | None:
         points += 1
     if not points:
         return None
-    number, constant, place = dict[int, int](), list[int](), 0
+    number: dict[int, int] = {}
+    constant: list[int] = []
+    place = 0
     for tag, code in order:
         constant.append(place)
         number[tag] = place + 1
@@ -129,17 +133,17 @@ def _numbers(point: bytes, codes: Mapping[int, str], constant: AbstractSet[int])
         codes: of :mod:`struct`, by the tags of numbers; empty for several of eight bytes.
         constant: the other tags.
     """
-    found = []
+    numbers = []
     for begin, content, end in _fields(point):
         tag = point[begin]
         if tag in codes:
-            found.append((tag, codes[tag] or f"{(end - content) // 8}Q", content, end))
+            numbers.append((tag, codes[tag] or f"{(end - content) // 8}Q", content, end))
         elif tag not in constant:
             return []
-    tags = {tag for tag, _, _, _ in found}
+    tags = {tag for tag, _, _, _ in numbers}
     values = tags & {_SUM} if _SUM in codes else tags & {_AS_DOUBLE, _AS_INT}
     has_count = _SUM not in codes or _COUNT in tags
-    return found if len(tags) == len(found) and _TIME in tags and len(values) == 1 and has_count else []
+    return numbers if len(tags) == len(numbers) and _TIME in tags and len(values) == 1 and has_count else []
 
 
 @lru_cache(1024)
@@ -199,14 +203,18 @@ class Layout:
         metric: Metric,
         data: str,
     ) -> None:
-        self.name, self.stream, self.series = metric.name, stream, series
+        self.name = metric.name
+        self.stream = stream
+        self.series = series
         of_data = getattr(metric, data)
         self.is_delta = data != "gauge" and of_data.aggregation_temporality == AGGREGATION_TEMPORALITY_DELTA
         self._unpack = _unpacker(places.form)
         self._constant = _picker(places.points, places.stride, places.constant)
         values = self._unpack(message)
         self._fixed = self._constant(values)
-        number, self._stride, self._counts = places.number, places.stride, places.counts if places.counts > 1 else 0
+        number = places.number
+        self._stride = places.stride
+        self._counts = places.counts if places.counts > 1 else 0
         self._start, self._time = number.get(_START, 0), number[_TIME]
         self._bounds: list[tuple[float, ...]] | None = None
         if data == "histogram":
@@ -413,12 +421,12 @@ def _fields(message: bytes) -> Iterator[tuple[int, int, int]]:
         yield begin, content, at
 
 
-def _split(message: bytes, wanted: int) -> tuple[bytes, list[bytes]]:
+def _split(message: bytes, tag: int) -> tuple[bytes, list[bytes]]:
     """Return the messages in a field, and all other fields together.
 
     Args:
         message: the one around them.
-        wanted: the tag of the field, of one byte.
+        tag: the tag of the field, of one byte.
 
     Raises:
         ValueError, IndexError: as :func:`_fields`.
@@ -427,7 +435,7 @@ def _split(message: bytes, wanted: int) -> tuple[bytes, list[bytes]]:
     messages: list[bytes] = []
     others: list[bytes] = []
     while at < size:
-        if message[at] == wanted:
+        if message[at] == tag:
             length, content = message[at + 1], at + 2
             if length >= _LONGER:
                 length, content = _long_varint(message, content)

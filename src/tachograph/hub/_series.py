@@ -256,11 +256,11 @@ class HubSeries:
         """
         past = None if self.past is None else list(self.past.items())
         covered = None if self.covered is None else self.covered.copy()
-        found: list[Any] = [self.start, self.time, self.value, self.before, past, covered]
+        state: list[Any] = [self.start, self.time, self.value, self.before, past, covered]
         if self.spread is None:
-            return [*found, self.sampled, self.until]
+            return [*state, self.sampled, self.until]
         whole, rest = self.spread.snapshot()
-        return [*found, (*self.sampled, rest), self.until, whole]
+        return [*state, (*self.sampled, rest), self.until, whole]
 
     def restore(self, state: str, *, row: int = 0, seen: int = 0) -> None:
         """Take over a snapshot's JSON, see :func:`as_json`; where that is not legible nothing changes.
@@ -275,7 +275,9 @@ class HubSeries:
         spread = HubSpread.restored(whole[0], rest[0]) if whole and whole[0] is not None else None
         self.start, self.time, self.until, self.sampled = start, time, until, (at, count, total)
         (self.value, self.before), self.past, self.covered, self.spread = amounts, sequences, intervals, spread
-        self.row, self.seen, self.unsaved = row, seen, False
+        self.row = row
+        self.seen = seen
+        self.unsaved = False
 
 
 def as_json(snapshot: list[Any]) -> str:

@@ -171,22 +171,22 @@ class StreamDecoder:
         self, point: ExponentialHistogramDataPoint, series: HubSeries, writer: Hashable, now: int, *, delta: bool
     ) -> Reason | None:
         """Take the buckets of a point; return why not where they are refused."""
-        found = _exponential(point)
-        if isinstance(found, str):
-            return found
-        if not found.total:
+        histogram = _exponential(point)
+        if isinstance(histogram, str):
+            return histogram
+        if not histogram.total:
             return None
         spread = series.spread or HubSpread()
-        buckets = max(spread.width, width(found))
+        buckets = max(spread.width, width(histogram))
         if buckets > series.buckets and not self._room.widen(series, buckets):
             return "cardinality"
         series.spread, series.seen = spread, now
         start, time = point.start_time_unix_nano, point.time_unix_nano or now
         is_ahead = time > now + AHEAD
         if delta:
-            is_new = spread.delta(writer, start, time, found, is_ahead=is_ahead)
+            is_new = spread.delta(writer, start, time, histogram, is_ahead=is_ahead)
         else:
-            is_new = spread.cumulative(start, now if is_ahead else time, found)
+            is_new = spread.cumulative(start, now if is_ahead else time, histogram)
         series.unsaved = series.unsaved or is_new
         return None
 
@@ -212,10 +212,10 @@ class StreamDecoder:
         series = self.by_attributes.get(name)
         if series is not None:
             return series
-        made = self._make(attributes)
-        if not isinstance(made, str):
-            self.by_attributes[name] = made
-        return made
+        new_series = self._make(attributes)
+        if not isinstance(new_series, str):
+            self.by_attributes[name] = new_series
+        return new_series
 
     def series(self) -> list[HubSeries]:
         """Return all series."""
@@ -306,12 +306,12 @@ def _exponential(point: ExponentialHistogramDataPoint) -> ExponentialHistogram |
     if low > high:
         low = high = math.nan
     positive, negative = (trimmed(ExponentialBuckets(side.offset, tuple(side.bucket_counts[:]))) for side in sides)
-    found = ExponentialHistogram(point.scale, point.zero_count, positive, negative, low, high)
+    histogram = ExponentialHistogram(point.scale, point.zero_count, positive, negative, low, high)
     try:
-        check(found)
+        check(histogram)
     except ValueError:
         return "malformed"
-    return joined((found.at_scale(min(found.scale, FINEST)),))
+    return joined((histogram.at_scale(min(histogram.scale, FINEST)),))
 
 
 def _exemplar(found: Any) -> Exemplar:

@@ -67,13 +67,13 @@ class Doctors:
                 rest.scope_logs.add(scope=scope.scope, schema_url=scope.schema_url).log_records.extend(others)
             for record in scope.log_records:
                 if record.event_name == PULSE:
-                    said = next((each.value.string_value for each in record.attributes if each.key == PULSE), "")
-                    self._take(run, said)
+                    text = next((each.value.string_value for each in record.attributes if each.key == PULSE), "")
+                    self._take(run, text)
         return rest if rest.scope_logs else None
 
-    def _take(self, run: str, said: str) -> None:
+    def _take(self, run: str, text: str) -> None:
         try:
-            pulse = json.loads(said) if len(said) <= _MOST_PULSE else None
+            pulse = json.loads(text) if len(text) <= _MOST_PULSE else None
             with self._lock:
                 if isinstance(pulse, dict) and (run in self._doctors or len(self._doctors) < _MOST_RUNS):
                     self._doctors.setdefault(run, Doctor(pyspy=self._pyspy)).take(pulse)

@@ -81,8 +81,8 @@ class Forwarding:
         self._every = curves == "all"
         self._senders: dict[Signal, HttpSender] = {}
         for signal in SIGNALS:
-            found = read_otlp_settings(signal, environ, endpoint=url, protocol="http/protobuf", compression="gzip")
-            self._senders[signal] = HttpSender(replace(found, headers=(*found.headers, (SENDER, self.sender))))
+            settings = read_otlp_settings(signal, environ, endpoint=url, protocol="http/protobuf", compression="gzip")
+            self._senders[signal] = HttpSender(replace(settings, headers=(*settings.headers, (SENDER, self.sender))))
         host = urlsplit(url).netloc.rpartition("@")[2]
         root = default_store(environ) if store is None else store
         self.spool_folder = root / "spool" / file_safe(f"{DESTINATION}-{host}") / self.sender
@@ -167,8 +167,8 @@ def readable_elsewhere(signal: Signal, body: bytes) -> Iterator[tuple[bytes, int
         for scope in one.scope_logs:
             for first in range(0, len(scope.log_records), _MANY):
                 part = ExportLogsServiceRequest()
-                made = part.resource_logs.add(resource=one.resource, schema_url=one.schema_url)
-                inner = made.scope_logs.add(scope=scope.scope, schema_url=scope.schema_url)
+                resource = part.resource_logs.add(resource=one.resource, schema_url=one.schema_url)
+                inner = resource.scope_logs.add(scope=scope.scope, schema_url=scope.schema_url)
                 inner.log_records.extend(scope.log_records[first : first + _MANY])
                 yield part.SerializeToString(), len(inner.log_records)
 
@@ -217,9 +217,10 @@ def _leave_out(lists: Iterable[Any], is_left_out: Callable[[Any], bool]) -> bool
 
 def _apart(record: LogRecord, *, every: bool) -> Iterator[LogRecord]:
     """Yield a record for each point of a packed one; none of a broken one."""
-    said = {each.key: each.value for each in record.attributes}
-    stream, first = said.get(STREAM, AnyValue()).string_value, said.get(SEQ, AnyValue()).int_value
-    packed = told(record, said, first, record.time_unix_nano)
+    values = {each.key: each.value for each in record.attributes}
+    stream = values.get(STREAM, AnyValue()).string_value
+    first = values.get(SEQ, AnyValue()).int_value
+    packed = told(record, values, first, record.time_unix_nano)
     if not isinstance(packed, PackedRecord) or not (every or packed.execution is not None):
         return
     labels: dict[str, Any] = {"attributes": dict(read_back(packed.attributes))}
@@ -231,10 +232,12 @@ def _apart(record: LogRecord, *, every: bool) -> Iterator[LogRecord]:
             continue
         metric, row = divmod(place, rows)
         seq, at, x, value, more = packed.sample(first + place, row, metric * rows)
-        made = LogRecord(time_unix_nano=at, observed_time_unix_nano=record.observed_time_unix_nano, event_name=POINT)
+        unpacked = LogRecord(
+            time_unix_nano=at, observed_time_unix_nano=record.observed_time_unix_nano, event_name=POINT
+        )
         point = {"metric": packed.metrics[metric], **about, "x": x, "value": value, "branch": packed.branch, **more}
-        add_attributes(made.attributes, (point | {SCHEMA_KEY: 1, STREAM: stream, SEQ: seq}).items())
-        yield made
+        add_attributes(unpacked.attributes, (point | {SCHEMA_KEY: 1, STREAM: stream, SEQ: seq}).items())
+        yield unpacked
 
 
 def _points(record: Any) -> int:

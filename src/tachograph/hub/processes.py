@@ -201,17 +201,17 @@ class LiveProcess:
         job's.
         """
         key = start_of(attributes)
-        found = self.incarnations.get(key)
-        if found is not None:
-            found.resource = attributes
-            return found
-        found = self.incarnations[key] = Incarnation(key, now)
-        found.resource = attributes
+        incarnation = self.incarnations.get(key)
+        if incarnation is not None:
+            incarnation.resource = attributes
+            return incarnation
+        incarnation = self.incarnations[key] = Incarnation(key, now)
+        incarnation.resource = attributes
         if self.current is None or key.restart >= self.current.key.restart or self.current.is_over(now):
-            self._follow(found)
+            self._follow(incarnation)
         if len(self.incarnations) > _STARTS:
             del self.incarnations[next(iter(self.incarnations))]
-        return found
+        return incarnation
 
     def _follow(self, incarnation: Incarnation) -> None:
         """Let a start take the place of the current one."""
@@ -256,15 +256,15 @@ class LiveProcess:
         Args:
             at_the_end: nothing more will be received: every start that has not ended is lost.
         """
-        gone = [
+        incarnations = [
             each
             for each in self.incarnations.values()
             if each.lost or (at_the_end and each.announced and not each.ended)
         ]
-        if not gone:
+        if not incarnations:
             return []
         rank, role = self.rank, str(self.resource.get("dl.role", ""))
-        return [LostProcess(self.instance, each.key.pid, rank, role, each.last_export) for each in gone]
+        return [LostProcess(self.instance, each.key.pid, rank, role, each.last_export) for each in incarnations]
 
 
 def life(processes: Iterable[LiveProcess]) -> list[MetricPoints]:
@@ -301,12 +301,14 @@ def start_of(attributes: Attributes) -> StartNumber:
 
 def instance_of(attributes: Attributes) -> str:
     """Return the ``service.instance.id``, or else an id of the attributes that identify a process on its host."""
-    given = attributes.get("service.instance.id")
-    if given:
-        return str(given)
-    telling = ("service.namespace", "service.name", "host.name", "process.pid")
-    found = [(key, str(attributes[key])) for key in telling if key in attributes]
-    return str(uuid.uuid5(uuid.NAMESPACE_OID, repr(found or sorted((key, str(attributes[key])) for key in attributes))))
+    instance = attributes.get("service.instance.id")
+    if instance:
+        return str(instance)
+    keys = ("service.namespace", "service.name", "host.name", "process.pid")
+    identity = [(key, str(attributes[key])) for key in keys if key in attributes]
+    return str(
+        uuid.uuid5(uuid.NAMESPACE_OID, repr(identity or sorted((key, str(attributes[key])) for key in attributes)))
+    )
 
 
 def _gives_way(current: Incarnation, later: Incarnation) -> bool:

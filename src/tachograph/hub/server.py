@@ -74,22 +74,22 @@ def listen(host: str, port: int | None, *, usual: int = PORT, avoided: Collectio
         raise OSError(f"--host {host!r:.100} is not an address of this machine: {error}") from None
     for candidate in _candidates(port, usual, avoided):
         # With the protocol left to the kernel, asyncio sets no TCP_NODELAY: on kept connections answers are 40 ms late.
-        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT hold no port
-            found.bind((address[0], candidate, *address[2:]))
-            found.listen(_BACKLOG)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT hold no port
+            listener.bind((address[0], candidate, *address[2:]))
+            listener.listen(_BACKLOG)
         except OSError as error:
-            found.close()
+            listener.close()
             if error.errno not in (errno.EADDRINUSE, errno.EACCES) or port is not None:
                 free = "; port 0 picks a free one" if error.errno == errno.EADDRINUSE else ""
                 raise OSError(
                     error.errno, f"cannot listen on {host} port {candidate}: {error.strerror}{free}"
                 ) from None
         else:
-            if port or found.getsockname()[1] not in avoided:
-                return found
-            with found:  # the kernel has chosen it: it cannot choose it again while this socket is open
+            if port or listener.getsockname()[1] not in avoided:
+                return listener
+            with listener:  # the kernel has chosen it: it cannot choose it again while this socket is open
                 return listen(host, port, usual=usual, avoided=avoided)
     raise AssertionError  # the last candidate is any free port
 
