@@ -156,7 +156,7 @@ def state(hub: Hub) -> str:
     ]
     counted = [(of.name, point.attributes, point.value) for of in hub.registry.collect() for point in of.points]
     return repr(
-        (senders, series, index._room._series, index._room._taken, hub._totals, hub._rejections.by_reason, counted)
+        (senders, series, index._budget._series, index._budget._taken, hub._totals, hub._rejections.by_reason, counted)
     )
 
 

@@ -15,7 +15,7 @@ from tachograph.exporters.prometheus.text import label_value
 from tachograph.hub._layouts import Layouts
 from tachograph.hub._page import ByRank
 from tachograph.hub._run import LiveRun, opened
-from tachograph.hub._series import MOST_NAME, MOST_RESOURCE, HubInstrument, HubSeries, Labels, Limits, Room
+from tachograph.hub._series import MOST_NAME, MOST_RESOURCE, HubInstrument, HubSeries, Labels, Limits, MemoryBudget
 from tachograph.hub._stream_decoder import StreamDecoder, canonical, read_back
 from tachograph.hub.processes import Incarnation, LiveProcess, LostProcess, StreamKey, free_instance, instance_of
 from tachograph.identity.resource import SERIES_KEYS, series_labels
@@ -73,7 +73,7 @@ class Index:
         warn_of_network(folder)
         self._folder = folder
         self._limits = limits
-        self._room = Room(limits)
+        self._budget = MemoryBudget(limits)
         self._full = 0
         self.dismissed = 0
         self._time_to_live = time_to_live
@@ -265,13 +265,13 @@ class Index:
                 of = HubInstrument(scope, name, unit, kind, description[:_MOST_DESCRIPTION])
             labels = _labels(process.labels, attributes)
             series = HubSeries(of, shape, labels, owner=process, attributes=canonical(attributes))
-            if not self._room.add(series.text()):
+            if not self._budget.add(series.text()):
                 return "cardinality"
             self.instruments[scope, name, unit, kind] = of
             process.streams[key] = stream  # not before: a stream without series would keep its process for ever
             return self._new_series(process, of, series)
 
-        stream = StreamDecoder(shape, make, self._room)
+        stream = StreamDecoder(shape, make, self._budget)
         return stream
 
     def _new_series(self, process: LiveProcess, of: HubInstrument, series: HubSeries) -> HubSeries:
@@ -370,7 +370,7 @@ class Index:
                 del self._losses[series]
                 self._dropped_before += _counted(series)
             del self.series[series], of.series[series]
-            self._room.remove(series.text(), series.bounds + series.buckets)
+            self._budget.remove(series.text(), series.bounds + series.buckets)
             if series.row:
                 series.owner.forgotten = True
             if not of.series:

@@ -119,7 +119,7 @@ class HubSeries:
         self.late = (0, 0)
 
     def text(self) -> int:
-        """Return how many characters of text are its own: for :class:`tachograph.hub._series.Room`."""
+        """Return how many characters of text are its own: for :class:`MemoryBudget`."""
         return len(self.attributes) + sum(len(key) + len(value) for key, value in self.labels)
 
     def newest(self) -> int:
@@ -313,8 +313,8 @@ class Limits(NamedTuple):
     page: int = 256 * 2**20
 
 
-class Room:
-    """The share of the memory that series take.
+class MemoryBudget:
+    """The memory that series take, as far as that is known.
 
     Args:
         limits: how much there is.
@@ -327,33 +327,23 @@ class Room:
         self._taken = 0
 
     def add(self, text: int) -> bool:
-        """Make room for a series with so many characters of labels and name; False where there is none."""
+        """Reserve memory for a series with so many characters of labels and name; False if there is none left."""
         if self._series >= self._most_series or not self._take(_SERIES + _TEXT * text):
             return False
         self._series += 1
         return True
 
-    def _take(self, needed: int) -> bool:
-        if self._taken + needed > self._most_memory:
+    def add_buckets(self, count: int) -> bool:
+        """Reserve memory for so many further buckets of a series; False if there is none left."""
+        return self._take(_BOUND * count)
+
+    def _take(self, size: int) -> bool:
+        if self._taken + size > self._most_memory:
             return False
-        self._taken += needed
+        self._taken += size
         return True
 
-    def grow(self, series: HubSeries, bounds: int) -> bool:
-        """Make room for a histogram's buckets; False where there is none."""
-        if not self._take(_BOUND * (bounds - series.bounds)):
-            return False
-        series.bounds = bounds
-        return True
-
-    def widen(self, series: HubSeries, buckets: int) -> bool:
-        """Make room for the buckets of a series' spread; False where there is none."""
-        if not self._take(_BOUND * (buckets - series.buckets)):
-            return False
-        series.buckets = buckets
-        return True
-
-    def remove(self, text: int, bounds: int) -> None:
-        """Give back the room of a series; ``bounds`` are those of its buckets, and its spread's."""
+    def remove(self, text: int, buckets: int) -> None:
+        """Give back the memory of a series with so many characters and buckets."""
         self._series -= 1
-        self._taken -= _SERIES + _TEXT * text + _BOUND * bounds
+        self._taken -= _SERIES + _TEXT * text + _BOUND * buckets

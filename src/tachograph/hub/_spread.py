@@ -36,7 +36,7 @@ class HubSpread:
 
     Attributes:
         recent: parts of the values since the series' last sample, but those that came last.
-        width: the most buckets of a part, for :class:`tachograph.hub._series.Room`.
+        width: the most buckets of a part, for :class:`tachograph.hub._series.MemoryBudget`.
     """
 
     __slots__ = ("_covered", "_extremes", "_fresh", "_sequences", "_stretch", "_whole", "recent", "width")

@@ -19,7 +19,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     SummaryDataPoint,
 )
 
-from tachograph.hub._series import MOST_BOUNDS, HubSeries, Room, Shape
+from tachograph.hub._series import MOST_BOUNDS, HubSeries, MemoryBudget, Shape
 from tachograph.hub._spread import HubSpread, width
 from tachograph.recording.exponential import FINEST, ExponentialBuckets, ExponentialHistogram
 from tachograph.recording.own_metrics import Reason
@@ -63,18 +63,18 @@ class StreamDecoder:
     Args:
         shape: of its points.
         make: makes a new series.
-        room: for more buckets.
+        budget: of the memory for more buckets.
 
     Attributes:
         ahead: number of points that were ahead of the hub's clock.
     """
 
-    __slots__ = ("_by_bytes", "_make", "_room", "ahead", "by_attributes", "shape")
+    __slots__ = ("_budget", "_by_bytes", "_make", "ahead", "by_attributes", "shape")
 
-    def __init__(self, shape: Shape, make: MakeSeries, room: Room) -> None:
+    def __init__(self, shape: Shape, make: MakeSeries, budget: MemoryBudget) -> None:
         self.shape = shape
         self._make = make
-        self._room = room
+        self._budget = budget
         self.ahead = 0
         self._by_bytes: dict[tuple[bytes, ...], HubSeries] = {}
         self.by_attributes: dict[str, HubSeries] = {}
@@ -117,11 +117,12 @@ class StreamDecoder:
         latest = now + AHEAD
         rejected: dict[Reason, int] = {}
         for series, start, sent, value in points:
-            kind, reason = value.__class__, None
-            if kind is str:
-                reason = value
-            elif kind is Buckets and len(value.bounds) > series.bounds:
-                reason = None if self._room.grow(series, len(value.bounds)) else "cardinality"
+            reason: Any = value if value.__class__ is str else None
+            if value.__class__ is Buckets and len(value.bounds) > series.bounds:
+                if self._budget.add_buckets(len(value.bounds) - series.bounds):
+                    series.bounds = len(value.bounds)
+                else:
+                    reason = "cardinality"
             if reason is not None:
                 if reason:
                     rejected[reason] = rejected.get(reason, 0) + 1
@@ -178,10 +179,14 @@ class StreamDecoder:
             return None
         spread = series.spread or HubSpread()
         buckets = max(spread.width, width(histogram))
-        if buckets > series.buckets and not self._room.widen(series, buckets):
-            return "cardinality"
-        series.spread, series.seen = spread, now
-        start, time = point.start_time_unix_nano, point.time_unix_nano or now
+        if buckets > series.buckets:
+            if not self._budget.add_buckets(buckets - series.buckets):
+                return "cardinality"
+            series.buckets = buckets
+        series.spread = spread
+        series.seen = now
+        start = point.start_time_unix_nano
+        time = point.time_unix_nano or now
         is_ahead = time > now + AHEAD
         if delta:
             is_new = spread.delta(writer, start, time, histogram, is_ahead=is_ahead)
