@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from math import isfinite
 from pathlib import Path
 
@@ -345,8 +345,9 @@ class Index:
         """
         with lock:
             everything = list(self.series)
-        for some in _slices(everything):
+        for start in range(0, len(everything), _SLICE):
             with lock:
+                some = everything[start : start + _SLICE]
                 self._remove([series for series in some if self._is_over(series.seen, series.owner, now)])
         closing = []
         with lock:
@@ -435,7 +436,3 @@ def _labels(of_process: Labels, attributes: Attributes) -> Labels:
     own = [(key, value) for key, value in own if value or prometheus_label(key) not in shared]
     taken = {prometheus_label(key) for key, _ in own}
     return tuple(sorted([*own, *(pair for pair in of_process if pair[0] not in taken)]))
-
-
-def _slices(found: Sequence[HubSeries]) -> Iterator[Sequence[HubSeries]]:
-    return (found[start : start + _SLICE] for start in range(0, len(found), _SLICE))

@@ -72,7 +72,11 @@ def listen(host: str, port: int | None, *, usual: int = PORT, avoided: Collectio
         family, _, _, _, address = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
         raise OSError(f"--host {host!r:.100} is not an address of this machine: {error}") from None
-    for candidate in _candidates(port, usual, avoided):
+    candidates = [port]
+    if port is None:
+        next_ports = range(usual, min(usual + NEXT_PORTS, _LAST_PORT) + 1)
+        candidates = [*(number for number in next_ports if number not in avoided), 0]
+    for candidate in candidates:
         # With the protocol left to the kernel, asyncio sets no TCP_NODELAY: on kept connections answers are 40 ms late.
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
@@ -92,14 +96,6 @@ def listen(host: str, port: int | None, *, usual: int = PORT, avoided: Collectio
             with listener:  # the kernel has chosen it: it cannot choose it again while this socket is open
                 return listen(host, port, usual=usual, avoided=avoided)
     raise AssertionError  # the last candidate is any free port
-
-
-def _candidates(port: int | None, usual: int, avoided: Collection[int]) -> Iterator[int]:
-    if port is not None:
-        yield port
-        return
-    yield from (number for number in range(usual, min(usual + NEXT_PORTS, _LAST_PORT) + 1) if number not in avoided)
-    yield 0
 
 
 def address_of(listener: socket.socket) -> tuple[str, str]:
