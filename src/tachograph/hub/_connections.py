@@ -53,7 +53,7 @@ class Connections:
         waiting: those without a request under way, the one that has waited longest first.
     """
 
-    def __init__(self, count_closed: Callable[[CloseReason], None], timeouts: ClientTimeouts | None = None) -> None:
+    def __init__(self, count_closed: Callable[[CloseReason], None], timeouts: ClientTimeouts | None) -> None:
         self.timeouts = timeouts or ClientTimeouts()
         self.most = limit() * 5 // 8
         self.waiting: dict[Connection, None] = {}

@@ -104,7 +104,7 @@ class Receiver:
         self._storing = ThreadPoolExecutor(1, "tachograph store")
         self._decoding = ThreadPoolExecutor(1, "tachograph json")
         # A receiver behind this hub has not got the series that were left out.
-        self._said = {READS: str(SCHEMA), REPEAT: str(0 if forwarding is not None else hub.repeat)}
+        self._headers = {READS: str(SCHEMA), REPEAT: str(0 if forwarding is not None else hub.repeat)}
         self.last = time.monotonic()
 
     def routes(self) -> list[Route]:
@@ -150,7 +150,7 @@ class Receiver:
             success = answer.partial_success  # type: ignore[attr-defined]
             setattr(success, kind.rejected, rejected.items)
             success.error_message = rejected.why
-        return Response(encode(answer, media_type), headers=self._said, media_type=media_type)
+        return Response(encode(answer, media_type), headers=self._headers, media_type=media_type)
 
     async def _read(self, request: Request) -> bytes:
         """Return a request's body, as it was sent; its bytes are under way until they are stored."""
@@ -190,11 +190,9 @@ class Receiver:
 
     def _store_json(self, kind: _Kind, body: bytes, is_gzip: bool, passes_on: bool) -> Rejected:
         message = decode(_unpacked(body, self._limits.json, is_gzip=is_gzip), JSON, kind.request)
-        return self._storing.submit(self._store_message, kind, message, passes_on=passes_on).result()
+        return self._storing.submit(self._store_message, kind, message, None, passes_on=passes_on).result()
 
-    def _store_message(
-        self, kind: _Kind, message: Message, body: bytes | None = None, *, passes_on: bool = False
-    ) -> Rejected:
+    def _store_message(self, kind: _Kind, message: Message, body: bytes | None, *, passes_on: bool) -> Rejected:
         """Store a request, and pass it on: ``body``, if it is given and the other receiver can read all of it."""
         rejected = self._store(kind, message)
         if passes_on and self._forwarding is not None:

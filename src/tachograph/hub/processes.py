@@ -221,7 +221,7 @@ class LiveProcess:
         if before is not None and before is not incarnation:
             self.lose(before)
 
-    def began(self, incarnation: Incarnation, said: int, *, late: bool = False) -> None:
+    def began(self, incarnation: Incarnation, said: int, *, late: bool) -> None:
         """Note that a start has announced itself.
 
         Args:

@@ -38,9 +38,7 @@ class StudioServer:
         url: base URL, as reached from this machine.
     """
 
-    def __init__(
-        self, store: Path, listener: socket.socket, *, token: str | None = None, write_token: str | None = None
-    ) -> None:
+    def __init__(self, store: Path, listener: socket.socket, *, token: str | None, write_token: str | None) -> None:
         host, self.url = address_of(listener)
         self._listener = listener
         self._studio = Studio(store, "", token=write_token)
