@@ -262,3 +262,20 @@ def test_what_could_not_be_saved_is_saved_later(tmp_path: Path, clock: Clock) ->
     ((state,),) = rows(tmp_path, "SELECT data FROM state")
     assert json.loads(state)[2:4] == [2, 5]
     hub.close()
+
+
+def test_health_has_the_losses_of_the_latest_tick(tmp_path: Path) -> None:
+    """``/healthz``, which the event loop answers, counts no losses itself: they are those of a second ago."""
+    clock = Clock()
+    hub = Hub(tmp_path, run="run", clock=clock)
+    hub.receive_logs(logs(rank(0), ("tachograph.process.start", {})))
+    dropped = [number("tachograph.dropped", 1, kind="counter", attributes={"n": n}) for n in range(2_000)]
+    hub.receive_metrics(metrics(rank(0), number("", 1.0)))
+    hub.receive_metrics(metrics(rank(1), *dropped, scope="tachograph"))
+    clock.forward(60)
+    before = hub.health()
+    assert (before["dropped"], before["lost"]) == (0, 0)
+    hub.tick()
+    after = hub.health()
+    assert (after["dropped"], after["lost"]) == (2_001, 1)
+    hub.close()

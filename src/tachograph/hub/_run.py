@@ -227,7 +227,7 @@ def apply(life: Life) -> None:
     if record.name == BEGIN:
         process.began(incarnation, record.time, late=late)
     else:
-        process.over(incarnation, record.reason)
+        incarnation.end(record.reason)
 
 
 def opened(folder: Path, name: str, open_stores: OpenStores) -> LiveRun:
