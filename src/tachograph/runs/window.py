@@ -12,7 +12,6 @@ from typing import NamedTuple
 from tachograph.runs.blocks import DRAWN_REST, INTERVALS, PAIR, Block, Bucket, Raw, kind_of, thin
 from tachograph.runs.file import Look
 from tachograph.runs.recorded import add_intervals
-from tachograph.runs.smoothing import Average, State, means
 from tachograph.runs.x_axis import FEW, FEW_POINTS, Placed, XAxis, knots
 
 AT_ONCE = 2**21  # points that are read before they are thinned
@@ -27,7 +26,7 @@ _BLOCKS = (
 _BRANCHES = (
     "SELECT branch, max(seq1), max(CASE WHEN {last} < ?2 THEN {last} END),"
     " min(CASE WHEN {first} > ?3 THEN {first} END),"
-    " sum(CASE WHEN {first} >= ?2 AND {last} <= ?3 THEN n ELSE 0 END), sum(n), min({first}), max({last})"
+    " sum(CASE WHEN {first} >= ?2 AND {last} <= ?3 THEN n ELSE 0 END)"
     " FROM block WHERE curve = ?1 GROUP BY branch ORDER BY branch"
 )
 _SEEN = "FROM block WHERE curve = ? AND branch = ? AND x1 >= ? AND x0 <= ? ORDER BY seq0"
@@ -43,7 +42,6 @@ class Drawing(NamedTuple):
         low: beginning of the window, on the axis.
         high: its end.
         axis: the x axis.
-        weight: of a moving average, below 1; 0 for none.
         knots: whether to tell the times of some points, on the axis of the recorded x.
         at_once: points that are held in memory before they are thinned.
     """
@@ -52,7 +50,6 @@ class Drawing(NamedTuple):
     low: float = -inf
     high: float = inf
     axis: XAxis = XAxis()
-    weight: float = 0.0
     knots: bool = False
     at_once: int = AT_ONCE
 
@@ -69,9 +66,7 @@ class Stretch(NamedTuple):
         x: ascending.
         y: finite values.
         nonfinite: x and ``NaN``, ``Infinity`` or ``-Infinity``, where those were recorded; of a bucket's, one of each.
-        line: the value of the line at each x, where it is not the points': their moving average, where one was wanted,
-            or else, where they are thinned, their mean around it; None otherwise.
-        going: the state of the moving average after the last point, see :class:`~tachograph.runs.smoothing.State`.
+        line: the mean of the points around each x, where they are thinned; None otherwise.
         knots: pairs of time, in seconds since the epoch, and x, where they were wanted.
     """
 
@@ -83,7 +78,6 @@ class Stretch(NamedTuple):
     y: list[float]
     nonfinite: list[tuple[float, str]]
     line: list[float] | None = None
-    going: State | None = None
     knots: list[list[float]] | None = None
 
 
@@ -99,13 +93,10 @@ def stretches(look: Look, curve: int, how: Drawing) -> Iterator[Stretch]:
     first, last = axis.columns
     named = {"first": first, "last": last, "rest": DRAWN_REST if own else "rest"}
     low, high = axis.ends(how.low, how.high)
-    for branch, seq, before, behind, inside, many, begin, end in look.rows(_BRANCHES.format(**named), curve, low, high):
-        spacing = (end - begin) / 1e9 / max(1, many - 1) if axis.kind == "time" else None
-        average = Average(how.weight, spacing or None) if how.weight else None
+    for branch, seq, before, behind, inside in look.rows(_BRANCHES.format(**named), curve, low, high):
         edges = (low if before is None else before, high if behind is None else behind)
         thins = inside > 2 * how.pairs and (axis.kind != "number" or how.low == -inf)
-        gathered = _Gathered(how, None if own else Placed(axis), average, thins=thins)
-        edges = (-inf, edges[1]) if average else edges
+        gathered = _Gathered(how, None if own else Placed(axis), thins=thins)
         for seq0, seq1, *parts in look.rows(_BLOCKS.format(**named), curve, branch, *edges, low, high):
             why = gathered.add(*parts)
             if why:
@@ -113,9 +104,7 @@ def stretches(look: Look, curve: int, how: Drawing) -> Iterator[Stretch]:
         found = gathered.all()
         if found.pairs[0]:
             drawn = stretch(branch, seq, found, how.pairs, count=gathered.count, whole=gathered.whole)
-            if average:
-                drawn = drawn._replace(line=average.at(drawn.x), going=average.state)
-            elif not drawn.exact:
+            if not drawn.exact:
                 drawn = drawn._replace(line=means(found.pairs[0], how.pairs, drawn.x))
             yield drawn._replace(knots=_knots(look, curve, branch, (how.low, how.high))) if how.knots and own else drawn
 
@@ -142,11 +131,11 @@ class _Gathered:
         whole: nothing was left out, and the extremes of intervals are apart.
     """
 
-    def __init__(self, how: Drawing, placed: Placed | None, average: Average | None, *, thins: bool) -> None:
+    def __init__(self, how: Drawing, placed: Placed | None, *, thins: bool) -> None:
         self._window = how.low, how.high
         self._thins = thins
         self._pairs, self._at_once = how.pairs, how.at_once
-        self._placed, self._average = placed, average
+        self._placed = placed
         self._found = how.axis.kind != "number" or self._window == (-inf, inf)  # blocks are, by their ends
         self._new = Raw([], [], [])
         self._held = 0
@@ -163,8 +152,6 @@ class _Gathered:
             if self._placed and rest is not None:
                 form, xy, rest = self._placed.block(Block(form, xy, rest))
                 rest = rest if INTERVALS.search(form) else None
-            if self._average:
-                self._average.add(xy)
             if rest is None:
                 self._new.pairs.append(xy)
             else:
@@ -184,8 +171,6 @@ class _Gathered:
             self.whole = False
             outlined = _outline(thin(part, fine))
             extremes = array("d", chain.from_iterable(zip(*outlined, strict=True)))
-            if self._average:
-                self._average.keep(outlined[0])
             lost = array("d", chain.from_iterable((x, _VALUE[kind]) for x, kind in _nonfinite(part, fine)))
             part = Raw([extremes.tobytes() + lost.tobytes()], [], [])
         self._kept.append(part)
@@ -298,3 +283,51 @@ def _not_finite(pairs: bytes) -> list[tuple[float, float]]:
         return [point for point in PAIR.iter_unpack(pairs) if not isfinite(point[1])]
     points = np.frombuffer(pairs).reshape(-1, 2)
     return [(x, value) for x, value in points[~np.isfinite(points[:, 1])].tolist()]
+
+
+def means(pairs: bytes, many: int, xs: list[float]) -> list[float]:
+    """Return the mean of the finite values around each x: of that of ``many`` equal stretches in which it lies.
+
+    Args:
+        pairs: x and value of points, in turn, in the order of x.
+        many: stretches.
+        xs: ascending, within those of the points.
+    """
+    try:
+        import numpy as np
+    except ImportError:
+        return _means_slowly(pairs, many, xs)
+    points = np.frombuffer(pairs, dtype="<f8").reshape(-1, 2)
+    points = points[np.isfinite(points[:, 1])]
+    if not len(points):
+        return list(xs)
+    halves, scale = points[:, 0] / 2, max(1.0, float(np.abs(points[:, 1]).max()))  # neither can overflow
+    first, width = halves[0], (halves[-1] - halves[0]) / many or 1.0
+    places = np.minimum(many - 1, ((halves - first) / width).astype(np.int64))
+    counts = np.bincount(places, minlength=many)
+    found = np.bincount(places, weights=points[:, 1] / scale, minlength=many) / np.maximum(counts, 1) * scale
+    at = np.clip(((np.array(xs) / 2 - first) / width).astype(np.int64), 0, many - 1)
+    nearest = np.flatnonzero(counts)
+    at = nearest[np.minimum(len(nearest) - 1, np.searchsorted(nearest, at))]
+    answer: list[float] = found[at].tolist()
+    return answer
+
+
+def _means_slowly(pairs: bytes, many: int, xs: list[float]) -> list[float]:
+    points = [point for point in PAIR.iter_unpack(pairs) if isfinite(point[1])]
+    if not points:
+        return list(xs)
+    first, scale = points[0][0] / 2, max(1.0, *(abs(y) for _, y in points))
+    width = (points[-1][0] / 2 - first) / many or 1.0
+    sums: dict[int, tuple[float, int]] = {}
+    for x, y in points:
+        place = min(many - 1, int((x / 2 - first) / width))
+        total, count = sums.get(place, (0.0, 0))
+        sums[place] = total + y / scale, count + 1
+    nearest = sorted(sums)
+    found = []
+    for x in xs:
+        at = max(0, min(many - 1, int((x / 2 - first) / width)))
+        total, count = sums[nearest[min(len(nearest) - 1, bisect_right(nearest, at - 1))]]
+        found.append(total / count * scale)
+    return found
