@@ -26,6 +26,7 @@ from tachograph.hub._curve_writer import CurveEnds, Points
 from tachograph.hub._dedup import SequenceNumbers, arrived
 from tachograph.identity.launch import MOST_TAGS, described
 from tachograph.recording.journal import CONFIG, RUN, SCHEMA, SUMMARY
+from tachograph.runs.queries import read_events
 from tachograph.runs.recorded import BEGIN, CALLS, END, StoredEvent, event_of, json_value, plain_attributes, run_start
 from tachograph.runs.store import Store
 
@@ -269,10 +270,5 @@ class Events:
         Raises:
             StoreError: the file is damaged.
         """
-        found = self._store.read(
-            "SELECT event.rowid, event.name, time, observed, scope, stream.name, seq, record FROM event"
-            " JOIN stream ON stream.id = event.stream"
-            " WHERE event.rowid > ? AND (? IS NULL OR event.name = ?) ORDER BY event.rowid LIMIT ?",
-            *(after, name, name, limit),
-        )
-        return [event_of(row) for row in found]
+        names = () if name is None else (name,)
+        return [event_of(row) for row in read_events(self._store.read, after=after, names=names, limit=limit)]

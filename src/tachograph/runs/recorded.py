@@ -16,6 +16,7 @@ from tachograph.recording.own_metrics import TORCH_MONITOR
 from tachograph.recording.packed_points import INTERVALS, ODD
 from tachograph.recording.points import Attributes, AttributeValue
 from tachograph.runs.blocks import ODD_VALUES, PAIR, THINNED, Block, Raw, unpack
+from tachograph.runs.queries import CurveExtent, EventRow
 
 _HEAD = [("seq", "<i8"), ("time", "<i8"), ("there", "<u8")]
 # Extremes and places are floats, counts are not.
@@ -223,29 +224,28 @@ def thinned_curves(rows: Callable[..., Iterable[Sequence[Any]]]) -> int:
     return sum(many for (many,) in rows("SELECT count(DISTINCT curve) FROM block WHERE level = ?", THINNED))
 
 
-def metric_of(name: str, curves: Sequence[Curve], about: Sequence[tuple[Any, ...]]) -> RecordedMetric:
+def metric_of(name: str, curves: Sequence[Curve], extents: Sequence[CurveExtent]) -> RecordedMetric:
     """Return a metric from its curves.
 
     Args:
         name: of the metric.
         curves: at least one, the oldest first.
-        about: of each curve that has points: branches, points, x0, x1, min, max and the count of values not finite.
+        extents: of the curves that have points.
     """
     newest = next((each for each in reversed(curves) if each.definition), curves[-1])
-    branches, points, x0, x1, low, high, nonfinite = zip(*about, strict=True) if about else ((),) * 7
     ranks = tuple(dict.fromkeys(each.rank for each in curves))
     return RecordedMetric(
         name,
         newest.group,
         newest.units,
         ranks,
-        sum(branches),
-        sum(points),
-        min(x0, default=0.0),
-        max(x1, default=0.0),
-        min((each for each in low if each is not None), default=None),
-        max((each for each in high if each is not None), default=None),
-        sum(nonfinite),
+        sum(each.branches for each in extents),
+        sum(each.points for each in extents),
+        min((each.x0 for each in extents), default=0.0),
+        max((each.x1 for each in extents), default=0.0),
+        min((each.min for each in extents if each.min is not None), default=None),
+        max((each.max for each in extents if each.max is not None), default=None),
+        sum(each.nonfinite for each in extents),
         newest.definition,
     )
 
@@ -384,13 +384,13 @@ class StoredEvent(NamedTuple):
     seq: int
 
 
-def event_of(row: Sequence[Any]) -> StoredEvent:
-    """Return an event from a row: number, name, both times, scope, stream, number in it, record.
+def event_of(row: EventRow) -> StoredEvent:
+    """Return an event with its attributes. The severity and the body of a log record are among these.
 
-    The severity and the body of a log record are among its attributes.
+    Raises:
+        google.protobuf.message.DecodeError: the record is damaged.
     """
-    number, name, time, observed, scope, stream, seq, data = row
-    record = LogRecord.FromString(data)
+    record = LogRecord.FromString(row.record)
     plain = dict(plain_attributes(record.attributes))
     if record.severity_number:
         plain.setdefault("severity_number", int(record.severity_number))
@@ -399,7 +399,7 @@ def event_of(row: Sequence[Any]) -> StoredEvent:
     if record.HasField("body"):
         plain.setdefault("body", plain_value(record.body))
     trace, span = int.from_bytes(record.trace_id, "big"), int.from_bytes(record.span_id, "big")
-    return StoredEvent(number, name, time, observed, plain, trace, span, scope, stream, seq)
+    return StoredEvent(row.number, row.name, row.time, row.observed, plain, trace, span, row.scope, row.stream, row.seq)
 
 
 def run_start(record: bytes) -> int:

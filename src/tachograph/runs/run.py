@@ -34,6 +34,7 @@ from tachograph.runs.members import (
     rank_of,
     tags,
 )
+from tachograph.runs.queries import EventRow, read_curve_extents, read_events, read_streams
 from tachograph.runs.recorded import (
     HEADER,
     Curve,
@@ -250,15 +251,9 @@ class Run:
         curves: dict[tuple[str, str], list[Curve]] = {}
         for curve in self.curves():
             curves.setdefault((curve.metric, curve.group), []).append(curve)
-        about = {
-            row[0]: row[1:]
-            for row in self._file.rows(
-                "SELECT curve, count(DISTINCT branch), sum(n), min(x0), max(x1), min(min), max(max), sum(nonfinite)"
-                " FROM block GROUP BY curve"
-            )
-        }
+        extents = read_curve_extents(self._file.rows)
         return [
-            metric_of(name, each, [about[one.number] for one in each if one.number in about])
+            metric_of(name, each, [extents[one.number] for one in each if one.number in extents])
             for (name, _), each in curves.items()
         ]
 
@@ -341,14 +336,10 @@ class Run:
 
     def events(self, name: str | None = None) -> Iterator[StoredEvent]:
         """Iterate over the events of one name or of all, in order of arrival. Points of metrics are not events."""
-        rows = self._file.rows(
-            "SELECT event.rowid, event.name, time, observed, scope, stream.name, seq, record FROM event"
-            " JOIN stream ON stream.id = event.stream WHERE ? IS NULL OR event.name = ? ORDER BY event.rowid",
-            *(name, name),
-        )
+        rows = read_events(self._file.rows, names=() if name is None else (name,))
         return filter(None, map(self._event, rows))
 
-    def _event(self, row: Sequence[Any]) -> StoredEvent | None:
+    def _event(self, row: EventRow) -> StoredEvent | None:
         from google.protobuf.message import DecodeError
 
         from tachograph.runs.recorded import event_of
@@ -356,14 +347,13 @@ class Run:
         try:
             return event_of(row)
         except DecodeError as error:
-            self._file.note(f"event {row[0]}: {error}")
+            self._file.note(f"event {row.number}: {error}")
             return None
 
     @cached_property
     def ranks(self) -> Mapping[str, int | None]:
         """The rank of each stream, which is one start of a process."""
-        rows = self._file.rows("SELECT name, resource FROM stream JOIN process ON process.id = process")
-        return {stream: rank_of(mapping(resource)) for stream, resource in rows}
+        return {stream.name: rank_of(mapping(stream.resource)) for stream in read_streams(self._file.rows)}
 
     def series(
         self, name: str | None = None, *, rank: int | None = None, kind: SeriesKind | None = None

@@ -16,11 +16,11 @@ from tachograph.runs.file import Look, RunFile, look
 from tachograph.runs.file_lock import in_use
 from tachograph.runs.losses import losses
 from tachograph.runs.members import Member, members
+from tachograph.runs.queries import read_newest_event_number
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import charts, curves, newest_samples, series
 from tachograph.studio.faults import faults
 from tachograph.studio.occurrences import events
-from tachograph.studio.occurrences import newest as newest_event
 from tachograph.studio.overview import Overview, about, functions, progress
 
 _EVERYTHING = 5.0  # seconds: so often a hub writes states down
@@ -151,7 +151,7 @@ class StoredRun:
         with picture.lock:
             known = picture.newest_event
         found, more = [], True
-        after = max(known, newest_event(reading) - _LOOK_BACK)
+        after = max(known, read_newest_event_number(reading.rows) - _LOOK_BACK)
         while more:
             some, more = events(reading, after=after, limit=_LOOK_BACK)
             found += some
