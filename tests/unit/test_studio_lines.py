@@ -127,6 +127,30 @@ def test_a_thinned_line_is_the_mean_within_its_envelope(file: Path) -> None:
     assert drawn(file, Drawing(100, 10.0, 50.0)).line is None
 
 
+@pytest.mark.parametrize("numpy", [True, False], ids=["numpy", "bare"])
+@pytest.mark.parametrize("pairs", [50, 1000], ids=["thinned", "whole"])
+def test_the_line_of_a_throttled_curve_is_that_of_its_values(tmp_path: Path, pairs: int, *, numpy: bool) -> None:
+    """The extremes of intervals are drawn, and do not pull the line: an average of it is that of what was recorded."""
+    told = {"min": 0.0, "max": 100.0, "count": 9}
+    sent = [
+        (
+            "tachograph.metric",
+            {"metric": "m", "x": float(at), "value": 1.0, "min_x": at - 0.5, "max_x": at - 0.25, **told},
+        )
+        for at in range(500)
+    ]
+    hub = Hub(tmp_path, run="run", clock=Clock())
+    hub.receive_logs(logs(rank(0), *sent, apart=SECOND))
+    hub.close()
+    with pytest.MonkeyPatch.context() as patch:
+        if not numpy:
+            bare(patch)
+        whole = drawn(path_of(tmp_path, "run"), Drawing(pairs))
+    assert whole.exact is (pairs == 1000)
+    assert max(whole.y) == 100.0
+    assert whole.line == [1.0] * len(whole.x)
+
+
 def test_knots_tell_the_times_of_points(file: Path) -> None:
     """Between them an event is found on the curve by its time."""
     found = drawn(file, Drawing(100, knots=True)).knots

@@ -25,8 +25,7 @@ _BLOCKS = (
 )
 _BRANCHES = (
     "SELECT branch, max(seq1), max(CASE WHEN {last} < ?2 THEN {last} END),"
-    " min(CASE WHEN {first} > ?3 THEN {first} END),"
-    " sum(CASE WHEN {first} >= ?2 AND {last} <= ?3 THEN n ELSE 0 END)"
+    " min(CASE WHEN {first} > ?3 THEN {first} END)"
     " FROM block WHERE curve = ?1 GROUP BY branch ORDER BY branch"
 )
 _SEEN = "FROM block WHERE curve = ? AND branch = ? AND x1 >= ? AND x0 <= ? ORDER BY seq0"
@@ -66,7 +65,8 @@ class Stretch(NamedTuple):
         x: ascending.
         y: finite values.
         nonfinite: x and ``NaN``, ``Infinity`` or ``-Infinity``, where those were recorded; of a bucket's, one of each.
-        line: the mean of the points around each x, where they are thinned; None otherwise.
+        line: the mean of the recorded values around each x, where ``y`` has others: they are thinned, or extremes of
+            throttled intervals are between them; None otherwise.
         knots: pairs of time, in seconds since the epoch, and x, where they were wanted.
     """
 
@@ -93,10 +93,9 @@ def stretches(look: Look, curve: int, how: Drawing) -> Iterator[Stretch]:
     first, last = axis.columns
     named = {"first": first, "last": last, "rest": DRAWN_REST if own else "rest"}
     low, high = axis.ends(how.low, how.high)
-    for branch, seq, before, behind, inside in look.rows(_BRANCHES.format(**named), curve, low, high):
+    for branch, seq, before, behind in look.rows(_BRANCHES.format(**named), curve, low, high):
         edges = (low if before is None else before, high if behind is None else behind)
-        thins = inside > 2 * how.pairs and (axis.kind != "number" or how.low == -inf)
-        gathered = _Gathered(how, None if own else Placed(axis), thins=thins)
+        gathered = _Gathered(how, None if own else Placed(axis))
         for seq0, seq1, *parts in look.rows(_BLOCKS.format(**named), curve, branch, *edges, low, high):
             why = gathered.add(*parts)
             if why:
@@ -104,7 +103,7 @@ def stretches(look: Look, curve: int, how: Drawing) -> Iterator[Stretch]:
         found = gathered.all()
         if found.pairs[0]:
             drawn = stretch(branch, seq, found, how.pairs, count=gathered.count, whole=gathered.whole)
-            if not drawn.exact:
+            if found.extremes or not drawn.exact:
                 drawn = drawn._replace(line=means(found.pairs[0], how.pairs, drawn.x))
             yield drawn._replace(knots=_knots(look, curve, branch, (how.low, how.high))) if how.knots and own else drawn
 
@@ -117,8 +116,7 @@ def _knots(look: Look, curve: int, branch: int, window: tuple[float, float]) -> 
         many += count
     try:
         whole = look.rows(_WHOLE, curve, branch, *window) if len(blocks) <= FEW and many <= FEW_POINTS else ()
-        few = [(row[0], row[1], row[2]) for row in whole]
-        return knots(blocks, few)
+        return knots(blocks, [Block(*row) for row in whole])
     except ValueError:  # damaged, which whoever reads its points notes
         return knots(blocks, [])
 
@@ -128,20 +126,19 @@ class _Gathered:
 
     Attributes:
         count: the number of points in the window.
-        whole: nothing was left out, and the extremes of intervals are apart.
+        whole: nothing was left out.
     """
 
-    def __init__(self, how: Drawing, placed: Placed | None, *, thins: bool) -> None:
+    def __init__(self, how: Drawing, placed: Placed | None) -> None:
         self._window = how.low, how.high
-        self._thins = thins
         self._pairs, self._at_once = how.pairs, how.at_once
         self._placed = placed
         self._found = how.axis.kind != "number" or self._window == (-inf, inf)  # blocks are, by their ends
-        self._new = Raw([], [], [])
+        self._new = Raw.empty()
         self._held = 0
         self._kept: list[Raw] = []
         self.count = 0
-        self.whole = not thins
+        self.whole = True
 
     def add(self, inside: int, form: str, xy: bytes, rest: bytes | None) -> str:
         """Take a block (``inside``: all in the window); return a description of its damage, empty for none."""
@@ -155,7 +152,7 @@ class _Gathered:
             if rest is None:
                 self._new.pairs.append(xy)
             else:
-                add_intervals(self._new, Block(form, xy, rest), among=self._thins)
+                add_intervals(self._new, Block(form, xy, rest))
         except ValueError as error:
             why = str(error)
         self.count += len(xy) // PAIR.size if inside and self._found else _inside(xy, *self._window)
@@ -172,12 +169,13 @@ class _Gathered:
             outlined = _outline(thin(part, fine))
             extremes = array("d", chain.from_iterable(zip(*outlined, strict=True)))
             lost = array("d", chain.from_iterable((x, _VALUE[kind]) for x, kind in _nonfinite(part, fine)))
-            part = Raw([extremes.tobytes() + lost.tobytes()], [], [])
+            part = Raw.empty()
+            part.pairs.append(extremes.tobytes() + lost.tobytes())
         self._kept.append(part)
 
     def _take(self) -> Raw:
         part = windowed(self._new, *self._window)
-        self._new, self._held = Raw([], [], []), 0
+        self._new, self._held = Raw.empty(), 0
         return part
 
     def all(self) -> Raw:
@@ -185,7 +183,7 @@ class _Gathered:
         if len(self._kept) == 1:
             return self._kept[0]
         pairs, extremes, hidden = (chain.from_iterable(each) for each in zip(*self._kept, strict=True))
-        return windowed(Raw([*pairs], [*extremes], [*hidden]), *self._window)
+        return windowed(Raw([*pairs], array("d", extremes), array("d", hidden)), *self._window)
 
 
 def _inside(pairs: bytes, low: float, high: float) -> int:
@@ -207,10 +205,10 @@ def windowed(raw: Raw, low: float, high: float) -> Raw:
     first, last = max(0, int(np.searchsorted(xs, low)) - 1), int(np.searchsorted(xs, high, "right")) + 1
     kept = points[first:last]
     if not len(kept):
-        return Raw([b""], [], [])
+        return Raw([b""], array("d"), array("d"))
     told = (np.array(each, dtype=float).reshape(-1, 2) for each in (raw.extremes, raw.hidden))
     extremes, hidden = (each[(each[:, 0] >= kept[0, 0]) & (each[:, 0] <= kept[-1, 0])] for each in told)
-    return Raw([kept.tobytes()], extremes.ravel().tolist(), hidden.ravel().tolist())
+    return Raw([kept.tobytes()], array("d", extremes.tobytes()), array("d", hidden.tobytes()))
 
 
 def _windowed_slowly(raw: Raw, low: float, high: float) -> Raw:
@@ -264,9 +262,7 @@ def _outline(buckets: list[Bucket]) -> tuple[list[float], list[float]]:
 
 def _nonfinite(raw: Raw, pairs: int) -> list[tuple[float, str]]:
     """Return the values that are not finite, with their x; of each of ``pairs`` buckets, one of each kind."""
-    found = _not_finite(raw.pairs[0])
-    told = zip(raw.extremes[0::2], raw.extremes[1::2], strict=True)
-    found = sorted([*found, *(each for each in told if not isfinite(each[1]))], key=lambda point: point[0])
+    found = sorted(_not_finite(raw.pairs[0] + array("d", raw.extremes).tobytes()), key=lambda point: point[0])
     if not found:
         return []
     first, width = found[0][0], (found[-1][0] - found[0][0]) / pairs or 1.0

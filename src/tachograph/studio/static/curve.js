@@ -21,7 +21,7 @@ export class Curve {
     this.x = answer.x;
     this.y = answer.y;
     this.nonfinite = answer.nonfinite ?? [];
-    this.line = answer.line ?? null; // where it is not through the points: their mean, where they are thinned
+    this.line = answer.line ?? null; // mean values, where `y` has extremes
     this.received = this.y.length; // rows of the answer; those that come live are a point each
     this.share = shareOf(this);
     this.earlier = null; // the same curve from afar, where this is a part of it
@@ -89,10 +89,10 @@ export class Curve {
     }
   }
 
-  /** Return the values of the line: through the points or their means, or the moving average of these. */
+  /** Return the values of the line: through the points, or their means where they are thinned; or the average of these. */
   smoothed(weight) {
     const values = this.line ?? this.y;
-    if (!weight) return values;
+    if (!weight) return this.exact ? this.y : values;
     const { earlier } = this;
     if (this.smooth?.weight !== weight || this.smooth.values.length !== values.length || this.smooth.earlier !== earlier) {
       const parts = earlier ? [...earlier.rows(this.x[0]), ...this.rows()] : this.rows();
