@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,12 +71,14 @@ from tachograph.runs.recorded_series import (
     rows_of,
     series_of,
 )
+from tachograph.runs.window import Drawing, Stretch, stretches
 
 if TYPE_CHECKING:
     from tachograph.runs.recorded import StoredEvent
 
 
 PAIRS = 2000
+_DRAWING = Drawing(320)  # a stretch of a drawing is two pixels wide
 _NANO = 1e9
 
 
@@ -127,7 +129,13 @@ class Run:
         """
         if not names:
             raise TypeError('plot() needs the names of metrics, such as plot("loss")')
-        return drawing([self, *beside], names, rank=rank)
+        runs = [(run.name or run.id, partial(run._read_stretches, rank=rank)) for run in (self, *beside)]  # noqa: SLF001 - a run, too
+        return drawing(runs, names)
+
+    def _read_stretches(self, name: str, *, rank: int | None) -> list[tuple[Curve, Stretch]]:
+        curves = self.curves(name, rank=rank)
+        with look(self._file) as reading:
+            return [(curve, stretch) for curve in curves for stretch in stretches(reading, curve.number, _DRAWING)]
 
     @property
     def damage(self) -> Sequence[str]:

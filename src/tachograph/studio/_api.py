@@ -347,15 +347,11 @@ def _curves(reading: Look, question: Question) -> dict[str, Any]:
     metric = question.text("metric")
     if not metric:
         raise Unanswered(HTTPStatus.BAD_REQUEST, "no metric given: add ?metric=NAME")
-    weight = question.number("smooth", 0.0)
-    if not 0 <= weight < 1:
-        raise Unanswered(HTTPStatus.BAD_REQUEST, f"smooth must be at least 0 and below 1, not {weight}")
     how = Drawing(
         question.whole("pairs", PAIRS, least=1, most=MOST_PAIRS),
         question.number("low", -inf),
         question.number("high", inf),
         _axis(reading, question.text("x") or "own"),
-        weight,
         bool(question.whole("knots", 0, most=1)),
     )
     return {"curves": lines(reading, metric, group=question.text("group"), rank=question.rank(), how=how)}
