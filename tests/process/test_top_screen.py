@@ -328,7 +328,7 @@ def test_a_run_that_is_deleted_meanwhile_is_missed_in_words(tmp_path: Path) -> N
     """The screen keeps what it has of a run whose file is gone, says so, and shows it when it is there again."""
     store = tmp_path / "store"
     record(store, "job", *points([1.25]))
-    with terminal(tmp_path, "top", "--store", str(store), "job", "--interval", "0.2") as screen:
+    with terminal(tmp_path, "top", "--store", str(store), "job", "--interval", "0.2", columns=200) as screen:
         screen.wait("1.25")
         path_of(store, "job").rename(store / "elsewhere")
         screen.wait("1.25", "trying again")

@@ -10,17 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.cli.top.choice import SORTS, Choice, WrongFilter, apart, compiled
-from tachograph.cli.top.picture import CurveLine, MetricRow, Tail
 from tachograph.cli.top.plots import plots
+from tachograph.cli.top.state import CurveLine, MetricRow
 
 
 def row(metric: str, *ranks: list[float], group: str = "", rate: float | None = None) -> MetricRow:
     """Return a metric whose ranks have these newest values."""
-    lines = []
-    for number, values in enumerate(ranks):
-        tail = Tail()
-        tail.add(list(enumerate(values)), branch=0)
-        lines.append(CurveLine(number, len(values), rate, tail))
+    lines = [CurveLine(number, len(values), rate, values, len(values) - 1.0) for number, values in enumerate(ranks)]
     return MetricRow(group, metric, "", "", lines)
 
 

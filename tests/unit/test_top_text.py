@@ -9,7 +9,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tachograph.cli.top.legible import clock, count, lasting, per_second, printable, shown_number, took
-from tachograph.cli.top.picture import KEPT, Tail
 from tachograph.cli.top.screen import keys
 from tachograph.cli.top.sections import BLOCKS, NO_NUMBER, Column, fitted, sparkline, together
 
@@ -139,17 +138,3 @@ def test_columns_fit_as_far_as_they_can(width: int) -> None:
     assert 2 in places or 3 not in places
     total = sum(each for _, each in found) + len(found) - 1
     assert total == max(width, total if len(found) == 2 else 0)
-
-
-def test_the_newest_points_of_the_newest_branch_count() -> None:
-    """Points of a branch that was left are not taken any more, and no more are kept than can be shown."""
-    tail = Tail()
-    assert tail.value is None
-    tail.add([(1.0, 10.0), (2.0, 20.0)], branch=0, seq=2)
-    tail.add([(0.5, 5.0)], branch=1, seq=3)
-    tail.add([(3.0, 30.0)], branch=0, seq=4)
-    assert (tail.value, tail.x, tail.branch, tail.seq) == (5.0, 0.5, 1, 3)
-    tail.add([(float(x), -1.0) for x in range(1000)], branch=1, seq=1003)
-    assert (len(tail.values), tail.x) == (KEPT, 999.0)
-    tail.clear()
-    assert (tail.value, tail.x) == (None, None)

@@ -5,8 +5,9 @@ transaction.
 
 Internally, the hub, the Studio and the commands also use ``store``, ``file``, ``file_lock``, ``file_system`` and
 ``open_stores`` for files; ``catalogue``, ``annotations``, ``members``, ``ending``, ``kept_calls``, ``losses``,
-``stamps`` and ``run`` for runs; ``recorded``, ``recorded_series``, ``blocks``, ``buckets``, ``spread``, ``window`` and
-``x_axis`` for their contents; ``export``, ``parquet``, ``columns``, ``outline`` and ``filter`` for text and tables.
+``stamps`` and ``run`` for runs; ``recorded``, ``recorded_series``, ``newest_points``, ``blocks``, ``buckets``,
+``spread``, ``window`` and ``x_axis`` for their contents; ``export``, ``parquet``, ``columns``, ``outline`` and
+``filter`` for text and tables.
 """
 
 from __future__ import annotations

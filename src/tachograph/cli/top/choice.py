@@ -9,7 +9,7 @@ from statistics import median
 from typing import NamedTuple
 
 from tachograph.cli.top.legible import printable
-from tachograph.cli.top.picture import MetricRow
+from tachograph.cli.top.state import MetricRow
 
 SORTS = ("chart", "name", "value", "spread", "rate")
 _FEW = 3  # ranks, from which on one can be apart from the others
@@ -81,7 +81,7 @@ def compiled(text: str) -> re.Pattern[str]:
 
 
 def _values(row: MetricRow) -> list[float]:
-    return [line.tail.value for line in row.lines if line.tail.value is not None]
+    return [line.value for line in row.lines if line.value is not None]
 
 
 def _value(row: MetricRow) -> float:

@@ -22,14 +22,20 @@ from tachograph.cli.command_line import (
     parser,
     stop_output,
 )
+from tachograph.cli.hub_client import (
+    DEFAULT_URL,
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
+    HubClient,
+    RefusedError,
+    UnavailableError,
+)
 from tachograph.cli.top.choice import SORTS, Choice, WrongFilter, compiled
-from tachograph.cli.top.picture import Picture
-from tachograph.cli.top.source import TOKEN, Asking, Away, HubRefused, RunSource
-from tachograph.identity.environment import JOB_HUB, clean, store, text
+from tachograph.cli.top.source import RunSource, ServedRuns, StoredRuns
+from tachograph.cli.top.state import RunFollower, RunView
+from tachograph.identity.environment import clean, store
 from tachograph.identity.extra import install_command
 
-DEFAULT_HUB = "http://127.0.0.1:4318"
-HUB = "TACHOGRAPH_HUB"
 _WIDTH = 120  # of the text where there is no terminal
 _LEAST, _MOST = 0.1, 3600.0
 
@@ -53,49 +59,38 @@ def command(arguments: Sequence[str]) -> int:
 
 
 def _source(options: argparse.Namespace) -> RunSource:
-    run = clean(options.run or "") or None
-    if options.store is not None:
-        if options.url is not None:
-            raise ValueError("use either --url or --store, not both")
-        from tachograph.cli.top.stored import StoredRun
-
-        return StoredRun(options.store, run, options.interval)
-    from tachograph.cli.top.served import ServedRun
-
-    return ServedRun(Asking(options.url or default_hub(), text(os.environ, TOKEN) or None), run)
-
-
-def default_hub() -> str:
-    """Return the address of the hub that the environment names, else that of the first one on a machine."""
-    return text(os.environ, JOB_HUB, HUB) or DEFAULT_HUB
+    if options.store is None:
+        return ServedRuns(HubClient(options.url))
+    if options.url is not None:
+        raise ValueError("use either --url or --store, not both")
+    return StoredRuns(options.store)
 
 
 def _shown(source: RunSource, options: argparse.Namespace) -> int:
+    run = clean(options.run or "") or None
     choice = Choice(options.filter, options.sort, options.ranks)
     once = options.once or not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb"
     _never_fails(sys.stdout)
-    picture = Picture()
     if not once:
         from tachograph.cli.top.screen import Screen
 
-        screen = Screen(source, picture, interval=options.interval, choice=choice)
+        screen = Screen(source, run, interval=options.interval, choice=choice)
         screen.show()
         return _fail(screen.refused, WRONG_USAGE) if screen.refused else 0
+    follower = RunFollower(source, run)
     try:
-        source.fill(picture)
-    except HubRefused as error:
+        follower.update()
+    except RefusedError as error:
         return _fail(str(error), WRONG_USAGE)
-    except Away as error:
+    except UnavailableError as error:
         more = "" if options.store else f"; to watch a run that has ended, use --store {store(os.environ)}"
         return _fail(f"{error}{more}", FAILED)
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # the border to another version's answers
         return _fail(f"unexpected response from {source.where}: {type(error).__name__}: {error}", FAILED)
-    finally:
-        source.close()
-    return _print(source, picture, choice)
+    return _print(follower.view, choice)
 
 
-def _print(source: RunSource, picture: Picture, choice: Choice) -> int:
+def _print(view: RunView, choice: Choice) -> int:
     from rich.console import Console
 
     from tachograph.cli.top.layout import everything
@@ -103,7 +98,7 @@ def _print(source: RunSource, picture: Picture, choice: Choice) -> int:
     width = shutil.get_terminal_size((_WIDTH, 0)).columns
     console = Console(width=width, highlight=False, markup=False, emoji=False)
     try:
-        for line in everything(picture, source.where, time.time_ns(), width, choice):
+        for line in everything(view, time.time_ns(), width, choice):
             console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
     except BrokenPipeError:
         return stop_output()
@@ -127,11 +122,11 @@ def build_parser() -> Parser:
     built = parser(
         "top",
         "Watch a run in the terminal: faults, progress, metrics, functions, events and losses. Press q to quit.",
-        f"{TOKEN} has the token of a hub on another machine.",
+        f"{TOKEN_VARIABLE} has the token of a hub on another machine.",
     )
     add = built.add_argument
     add_run(built, default="the hub's run, else the newest")
-    add_url(built, f"The address of the hub (default: {HUB}, or {DEFAULT_HUB})")
+    add_url(built, f"The address of the hub (default: {URL_VARIABLE}, or {DEFAULT_URL})")
     add("--store", type=Path, metavar="DIR", help="Read from this store instead of a hub")
     add("--ranks", action="store_true", help="Show one row per rank of a metric (toggle with r)")
     add(

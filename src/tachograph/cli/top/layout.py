@@ -12,9 +12,10 @@ from rich.text import Text
 
 from tachograph.cli.top.choice import SORTS, Choice, WrongFilter, compiled
 from tachograph.cli.top.legible import count, lasting, printable, shortened
-from tachograph.cli.top.picture import Json, Picture
 from tachograph.cli.top.plots import plots
 from tachograph.cli.top.sections import Section, fitted, sections
+from tachograph.cli.top.state import RunView
+from tachograph.studio.snapshot import Json, ProcessStatus, RunSnapshot
 
 STATES = {
     "running": "green",
@@ -24,68 +25,69 @@ STATES = {
 }
 KEYS = "q quit  ↑ ↓ PgUp PgDn scroll  Tab next table  r ranks  s sort  / filter  l runs"
 _NANO = 1_000_000_000
-_GRADES = ("waiting", "HANG")
 _MOST_DAMAGE = 3
 _WORDS = 400  # characters
 _STANDING = 30  # the state and the time, which are to be seen behind a long name
 SMALLEST = (20, 4)  # columns and lines of a terminal
 
 
-def header(picture: Picture, where: str, now: int, width: int) -> list[Text]:
+def header(view: RunView, now: int, width: int) -> list[Text]:
     """Return the head above all sections.
 
     Args:
-        picture: of the run.
-        where: it is read from.
+        view: of the run.
         now: nanoseconds since the epoch.
         width: of the terminal, in cells.
     """
-    about = picture.about
-    unknown = Text("no run" if picture.trouble else "reading ...", style="bold")
-    lines = [_standing(picture, now, width) if about else unknown]
-    program = f"{shortened(printable(about['program']), width // 2)}   " if about and about["program"] else ""
-    place = printable(where, _WORDS)
-    lines.append(Text(f"{program}{shortened(place, max(width - cell_len(program), SMALLEST[0]))}", style="dim"))
-    if about and about.get("ended", {}).get("failure"):
-        lines += [Text(each, style="red") for each in wrap(printable(about["ended"]["words"], _WORDS), width)]
-    if picture.hang is not None:
-        loud, said = picture.hang["grade"] == "hang", printable(picture.hang["text"], 2 * _WORDS)
-        lines += [
-            Text(each, style="bold red" if loud else "yellow") for each in wrap(f"{_GRADES[loud]}: {said}", width)
-        ]
-    lines += [Text(each, style="bold yellow") for each in wrap(printable(picture.trouble, _WORDS), width)]
-    for each in picture.damage[:_MOST_DAMAGE]:
-        lines += [Text(part, style="red") for part in wrap(f"damaged: {printable(each, _WORDS)}", width)]
+    snapshot = view.snapshot
+    if snapshot is None:
+        lines = [Text("no run" if view.trouble else "reading ...", style="bold")]
+        program = ""
+    else:
+        lines = [_status(snapshot, now, width, is_stale=bool(view.trouble))]
+        program = f"{shortened(printable(snapshot.run.program), width // 2)}   " if snapshot.run.program else ""
+    place = shortened(printable(view.where, _WORDS), max(width - cell_len(program), SMALLEST[0]))
+    lines.append(Text(f"{program}{place}", style="dim"))
+    if snapshot is not None and snapshot.run.failure:
+        lines += _wrapped(snapshot.run.failure, width, "red")
+    if snapshot is not None and snapshot.hang is not None:
+        is_hang = snapshot.hang.grade == "hang"
+        words = f"{'HANG' if is_hang else 'waiting'}: {printable(snapshot.hang.text, 2 * _WORDS)}"
+        lines += _wrapped(words, width, "bold red" if is_hang else "yellow")
+    lines += _wrapped(view.trouble, width, "bold yellow")
+    for damage in snapshot.damage[:_MOST_DAMAGE] if snapshot is not None else ():
+        lines += _wrapped(f"damaged: {damage}", width, "red")
     return lines
 
 
-def _standing(picture: Picture, now: int, width: int) -> Text:
-    about = picture.about
-    state = str(about["state"])
-    name = shortened(printable(about["id"]), max(width - _STANDING, SMALLEST[0]))
-    brief = about.get("ended", {}).get("brief", state)  # a hub of an earlier version does not say it
-    line = Text.assemble((name, "bold"), "   ", (f"● {printable(brief)}", STATES.get(state, "default")), "   ")
-    if picture.trouble and state == "running":
+def _wrapped(words: str, width: int, style: str) -> list[Text]:
+    return [Text(line, style=style) for line in wrap(printable(words, 2 * _WORDS), width)]
+
+
+def _status(snapshot: RunSnapshot, now: int, width: int, *, is_stale: bool) -> Text:
+    """Return the first line: the run, its state, its time, and the counts of its parts."""
+    run = snapshot.run
+    name = shortened(printable(run.id), max(width - _STANDING, SMALLEST[0]))
+    state = f"● {printable(run.brief)}", STATES.get(run.state, "default")
+    line = Text.assemble((name, "bold"), "   ", state, "   ")
+    if is_stale and run.state == "running":
         line.append("last known   ", style="yellow")
-    until = about["last"] if picture.trouble or state != "running" else now
-    facts = [lasting((until - about["started"]) / _NANO), _many(about["ranks"], "rank")]
-    facts += [_many(about["processes"], "process", "processes"), f"{count(about['points'])} points"]
+    until = run.last if is_stale or run.state != "running" else now
+    facts = [lasting((until - run.started) / _NANO), _many(run.ranks, "rank")]
+    facts += [_many(run.processes, "process", "processes"), f"{count(run.points)} points"]
     line.append("   ".join(facts))
-    if about["restarts"]:
-        line.append(f"   {_many(about['restarts'], 'restart')}", style="yellow")
-    if lost := sum(bool(each["lost"]) for each in picture.processes):
-        line.append(f"   {lost} lost: {_who_is_lost(picture)}", style="bold red")
-    if points := sum(points for _, _, points in picture.losses()):
+    if run.restarts:
+        line.append(f"   {_many(run.restarts, 'restart')}", style="yellow")
+    if lost := [process for process in snapshot.processes if process.lost]:
+        line.append(f"   {len(lost)} lost: {_names_of(lost)}", style="bold red")
+    if points := sum(loss.points for loss in snapshot.losses):
         line.append(f"   {count(points)} {'point' if points == 1 else 'points'} lost", style="yellow")
     return line
 
 
-def _who_is_lost(picture: Picture) -> str:
-    lost = [each for each in picture.processes if each["lost"]]
-    named = [
-        f"rank {each['rank']}" if each["rank"] is not None else printable(each["role"] or "?") for each in lost[:4]
-    ]
-    return ", ".join(named) + (" …" if len(lost) > len(named) else "")
+def _names_of(processes: Sequence[ProcessStatus]) -> str:
+    names = [printable(each.role or "?") if each.rank is None else f"rank {each.rank}" for each in processes[:4]]
+    return ", ".join(names) + (" …" if len(processes) > len(names) else "")
 
 
 def _many(number: int, one: str, more: str = "") -> str:
@@ -148,15 +150,15 @@ def _row(cells: Sequence[Text | str], section: Section, columns: Sequence[tuple[
     return line
 
 
-def everything(picture: Picture, where: str, now: int, width: int, choice: Choice) -> Iterator[Text]:
+def everything(view: RunView, now: int, width: int, choice: Choice) -> Iterator[Text]:
     """Yield all lines, as ``--once`` prints them."""
-    yield from header(picture, where, now, width)
-    if found := sections(picture, choice):
+    yield from header(view, now, width)
+    if found := sections(view, choice):
         yield Text()
         yield from body(found, width)
 
 
-class View(NamedTuple):
+class Viewport(NamedTuple):
     """A part of a run's sections, as a terminal shows it.
 
     Attributes:
@@ -172,29 +174,28 @@ class View(NamedTuple):
     typed: str | None = None
 
 
-def seen(picture: Picture, where: str, now: int, view: View) -> tuple[list[Text], int]:
+def seen(view: RunView, now: int, port: Viewport) -> tuple[list[Text], int]:
     """Return the lines that a terminal shows, and the line of the sections that its first one is.
 
     Args:
-        picture: of the run.
-        where: it is read from.
+        view: of the run.
         now: nanoseconds since the epoch.
-        view: of it.
+        port: the part of it.
     """
-    width, lines = view.size
-    choice = view.choice if view.typed is None else view.choice._replace(filter=view.typed)
-    above = header(picture, where, now, width)
-    found = sections(picture, choice)
+    width, lines = port.size
+    choice = port.choice if port.typed is None else port.choice._replace(filter=port.typed)
+    above = header(view, now, width)
+    found = sections(view, choice)
     room = max(lines - len(above) - 3, 1)
     total = height(found)
-    first = max(0, min(view.first, total - room))
+    first = max(0, min(port.first, total - room))
     shown = [*above, Text(), *body(found, width, first=first, lines=room)]
     if total + 1 < room:
-        shown += [Text(), *plots(choice.rows(picture.rows()), width, room - total - 1)]
+        shown += [Text(), *plots(choice.rows(view.rows), width, room - total - 1)]
     shown = shown[: lines - 2]
     shown += [Text()] * (lines - 1 - len(shown))
     place = f"lines {first + 1} to {min(first + room, total)} of {total}" if total > room else ""
-    shown.append(_footer(choice, place, typing=view.typed is not None))
+    shown.append(_footer(choice, place, typing=port.typed is not None))
     for line in shown:
         line.truncate(width, overflow="ellipsis")
     return shown[-lines:], first

@@ -8,8 +8,8 @@ from math import isfinite
 from rich.text import Text
 
 from tachograph.cli.top.legible import printable, shortened, shown_number
-from tachograph.cli.top.picture import KEPT, MetricRow
 from tachograph.cli.top.sections import NO_NUMBER, together
+from tachograph.cli.top.state import POINTS, MetricRow
 
 _WIDTH, _LABEL, _GAP = 56, 10, 2  # cells: the least of a plot, of its numbers, and between two
 _LEAST = 6  # lines of a plot with its title
@@ -27,7 +27,7 @@ def plots(rows: Sequence[MetricRow], width: int, lines: int) -> Iterator[Text]:
         width: of the terminal, in cells.
         lines: that are free.
     """
-    drawn = [row for row in rows if any(len(line.tail.values) > 1 for line in row.lines)]
+    drawn = [row for row in rows if any(len(line.values) > 1 for line in row.lines)]
     across = max(1, (width + _GAP) // (_WIDTH + _GAP))
     down = min(lines // _LEAST, -(-len(drawn) // across))
     if not drawn or down < 1:
@@ -46,7 +46,7 @@ def plots(rows: Sequence[MetricRow], width: int, lines: int) -> Iterator[Text]:
 
 def _plot(row: MetricRow, width: int, lines: int) -> list[Text]:
     """Return a plot of one metric's newest points, the median of its ranks: a title, then the dots."""
-    values = together([list(line.tail.values) for line in row.lines if line.tail.values], KEPT)
+    values = together([line.values for line in row.lines if line.values], POINTS)
     finite = [value for value in values if isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     name = f"{printable(row.group)} / {printable(row.metric)}" if row.group else printable(row.metric)

@@ -20,11 +20,13 @@ from rich.color import ColorSystem
 from rich.console import Console
 from rich.text import Text
 
+from tachograph.cli.hub_client import RefusedError, UnavailableError
 from tachograph.cli.top.choice import Choice, WrongFilter, compiled
-from tachograph.cli.top.layout import SMALLEST, View, listed, seen, starts
-from tachograph.cli.top.picture import Json, Picture
+from tachograph.cli.top.layout import SMALLEST, Viewport, listed, seen, starts
 from tachograph.cli.top.sections import sections
-from tachograph.cli.top.source import Away, HubRefused, RunSource, keep_up
+from tachograph.cli.top.source import RunSource
+from tachograph.cli.top.state import RunFollower
+from tachograph.studio.snapshot import Json
 
 # ECMA-48 and xterm's "PC-Style Function Keys": in application mode the arrows begin with SS3.
 _NAMES = {
@@ -49,7 +51,6 @@ _SEQUENCE = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]")
 # xterm, "Control Sequences": the alternate screen, the cursor, and the rest of the line.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
-_SOON = 0.2  # seconds, while nothing is known yet
 _USUAL = (80, 24)
 _COLOURS = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "truecolor": ColorSystem.TRUECOLOR}
 
@@ -72,14 +73,14 @@ class Screen:
 
     Args:
         source: of the run.
-        picture: of the run so far.
-        interval: seconds between two drawings.
+        run: its id; None for the one that the source would choose.
+        interval: seconds between two updates.
         choice: among its rows, to begin with.
     """
 
-    def __init__(self, source: RunSource, picture: Picture, *, interval: float, choice: Choice) -> None:
+    def __init__(self, source: RunSource, run: str | None, *, interval: float, choice: Choice) -> None:
         self._source = source
-        self._picture = picture
+        self._follower = RunFollower(source, run)
         self._interval = interval
         self._choice = choice
         self._typed: str | None = None
@@ -96,7 +97,7 @@ class Screen:
     @property
     def refused(self) -> str:
         """In words, why the run will never be known; empty where it may."""
-        return self._picture.refused
+        return self._follower.view.refused
 
     def show(self) -> None:
         """Draw until ``q``, Ctrl-C or SIGTERM, or until the run is refused."""
@@ -104,7 +105,7 @@ class Screen:
         with self._signals():
             terminal.enter()
             try:
-                self._read()
+                self._follow()
                 self._loop(terminal)
             except OSError:  # the terminal is gone
                 pass
@@ -112,20 +113,25 @@ class Screen:
                 self._stop.set()
                 terminal.leave()
 
-    def _read(self) -> None:
-        """Keep the picture up to date in a thread of its own."""
+    def _follow(self) -> None:
+        """Keep the view of the run up to date in a thread of its own."""
         self._stop = threading.Event()
-        given = self._source, self._picture, self._stop
-        threading.Thread(target=keep_up, args=given, name="tachograph top", daemon=True).start()
+        arguments = self._interval, self._stop, self._wake_up
+        threading.Thread(target=self._follower.follow, args=arguments, name="tachograph top", daemon=True).start()
+
+    def _wake_up(self) -> None:
+        """Let the loop draw again; from any thread."""
+        with contextlib.suppress(OSError):  # the screen has been closed meanwhile, or is going to be drawn anyway
+            os.write(self._wake, b"\0")
 
     def _loop(self, terminal: _Terminal) -> None:
         drawn, due = None, 0.0
-        while not self._ended and not self._picture.refused:
+        while not self._ended and not self.refused:
             state = self._state()
             now = time.monotonic()
             if state != drawn or now >= due:
                 self._draw()
-                drawn, due = self._state(), now + (self._interval if self._picture.about else _SOON)
+                drawn, due = self._state(), now + self._interval
             ready, _, _ = select.select([sys.stdin, self._woken], [], [], max(0.0, due - time.monotonic()))
             if self._woken in ready:
                 for number in os.read(self._woken, 64):
@@ -139,7 +145,7 @@ class Screen:
 
     def _state(self) -> tuple[Any, ...]:
         asked = None if self._runs is None else len(self._runs)
-        return self._first, self._choice, self._typed, asked, self._chosen, self._trouble, self._picture.trouble
+        return self._first, self._choice, self._typed, asked, self._chosen, self._trouble
 
     def _take(self, typed: bytes) -> None:
         if self._typed is None:
@@ -170,18 +176,17 @@ class Screen:
 
         def ask() -> None:
             try:
-                runs = self._source.runs()
+                runs = self._source.ask("/runs")["runs"]
                 if self._runs is None:  # the choice was left meanwhile
                     return
                 self._trouble = "" if runs else "there is no run"
-                self._chosen = next(
-                    (place for place, each in enumerate(runs) if each["id"] == self._picture.about.get("id")), 0
-                )
+                shown = self._follower.view.snapshot
+                ids = [run["id"] for run in runs]
+                self._chosen = ids.index(shown.run.id) if shown is not None and shown.run.id in ids else 0
                 self._runs = runs
-            except (Away, HubRefused, OSError, LookupError, TypeError) as error:
+            except (UnavailableError, RefusedError, LookupError, TypeError) as error:
                 self._trouble = str(error)
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                os.write(self._wake, b"\0")
+            self._wake_up()
 
         self._runs, self._chosen, self._trouble = [], 0, "reading ..."
         threading.Thread(target=ask, name="tachograph runs", daemon=True).start()
@@ -192,9 +197,10 @@ class Screen:
         step = {"up": -1, "down": 1, "page up": -self._page, "page down": self._page, "home": -len(runs)}
         if key == "enter" and runs:
             self._stop.set()
-            self._source = self._source.of(str(runs[self._chosen]["id"]))
-            self._picture, self._first, self._runs = Picture(), 0, None
-            self._read()
+            self._follower = RunFollower(self._source, str(runs[self._chosen]["id"]))
+            self._first = 0
+            self._runs = None
+            self._follow()
         elif key in {"quit", "escape", "runs"}:
             self._runs = None
         else:
@@ -222,8 +228,7 @@ class Screen:
         elif key == "runs":
             self._list()
         elif key == "next":
-            with self._picture.lock:
-                places = starts(sections(self._picture, self._choice))
+            places = starts(sections(self._follower.view, self._choice))
             self._first = next((place for place in places if place > self._first), 0)
         else:
             step = {"up": -1, "down": 1, "enter": 1, "page up": -self._page, "page down": self._page}.get(key, 0)
@@ -238,9 +243,8 @@ class Screen:
         if self._runs is not None:
             lines = listed(self._runs, self._chosen, (width, height), self._trouble)
         else:
-            view = View((width, height), self._first, self._choice, self._typed)
-            with self._picture.lock:
-                lines, self._first = seen(self._picture, self._source.where, time.time_ns(), view)
+            port = Viewport((width, height), self._first, self._choice, self._typed)
+            lines, self._first = seen(self._follower.view, time.time_ns(), port)
         written = f"{_REST_OF_LINE}\r\n".join(self._encoded(lines))
         sys.stdout.write(f"{_HOME}{written}{_REST_OF_LINE}{_REST_OF_SCREEN}")
         sys.stdout.flush()

@@ -1,8 +1,9 @@
-"""Sections of the screen, from top to bottom, made of a picture of a run."""
+"""Sections of the screen, from top to bottom, made of a view of a run."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, reduce
 from itertools import zip_longest
@@ -14,8 +15,10 @@ from rich.text import Text
 
 from tachograph.cli.top.choice import Choice, apart
 from tachograph.cli.top.legible import NOTHING, clock, count, lasting, per_second, printable, shown_number, took
-from tachograph.cli.top.picture import UNITS, CurveLine, Json, MetricRow, Picture
+from tachograph.cli.top.state import CurveLine, MetricRow, RunView, count_troubles, merge_durations
 from tachograph.runs.buckets import QUANTILE_ERROR, HistogramValues
+from tachograph.runs.losses import Loss
+from tachograph.studio.snapshot import TIME_UNITS, FunctionTimes, ProgressBar, RunEvent, RunFault, RunSnapshot
 
 
 class Column(NamedTuple):
@@ -103,7 +106,6 @@ _ROUGH = 9.995  # times the value: a percentile that may be off by more is rough
 _SLOW = 1.2  # times the median, from which on the slowest rank is coloured
 _ATTRIBUTES = 6
 _VALUE = 10
-Maker = Callable[[], Cells]
 # The telling attributes of an event come first.
 _WORTH = {
     "state": 0,
@@ -117,7 +119,7 @@ _WORTH = {
 }
 
 
-def progress(picture: Picture, *, by_rank: bool) -> Section:
+def _progress(snapshot: RunSnapshot, *, by_rank: bool) -> Section:
     """Return the loops that go on, of ranks the slowest first, and of those that are done the last time of each."""
     columns = (
         Column("PROGRESS", 0, right=False),
@@ -128,61 +130,54 @@ def progress(picture: Picture, *, by_rank: bool) -> Section:
         Column("LEFT", 9, rank=1),
         Column("", 10, right=False, rank=0 if by_rank else 4),
     )
-    bars: dict[tuple[object, ...], list[Json]] = {}
-    for each in picture.progress:
-        bars.setdefault((each["metric"], *_loop(each, by_rank=by_rank)), []).append(each)
-    newest = [_newest_of_each_rank(some) for some in bars.values()]
-    going = [some for some in newest if not all(each["done"] for each in some)]
+    loops: dict[tuple[object, ...], list[ProgressBar]] = {}
+    for bar in snapshot.progress:
+        loops.setdefault((bar.metric, *_loop(bar, by_rank=by_rank)), []).append(bar)
+    newest = [_newest_of_each_rank(bars) for bars in loops.values()]
+    going = [bars for bars in newest if not all(bar.done for bar in bars)]
     # Of a loop that was gone through again and again, the last time is enough.
-    done = {_loop(some[0], by_rank=by_rank): some for some in newest if some not in going}
-    for some in going:
-        done.pop(_loop(some[0], by_rank=by_rank), None)
+    done = {_loop(bars[0], by_rank=by_rank): bars for bars in newest if bars not in going}
+    for bars in going:
+        done.pop(_loop(bars[0], by_rank=by_rank), None)
     if by_rank:
-        going.sort(key=lambda some: min(map(_share, some)))
-    return Section(columns, [partial(_bar, some) for some in [*going, *done.values()][:_MOST]])
+        going.sort(key=lambda bars: min(map(_share, bars)))
+    return Section(columns, [partial(_bar, bars) for bars in [*going, *done.values()][:_MOST]])
 
 
-def _loop(each: Json, *, by_rank: bool) -> tuple[object, ...]:
-    """Return which loop it is, be it gone through for the first time or again: see tachograph.progress on ``#2``."""
-    return each["group"], _REPEATED.sub("", each["metric"]), each["task"], each["rank"] if by_rank else None
+def _loop(bar: ProgressBar, *, by_rank: bool) -> tuple[object, ...]:
+    """Return which loop it is, whether gone through for the first time or again: see tachograph.progress on ``#2``."""
+    return bar.group, _REPEATED.sub("", bar.metric), bar.task, bar.rank if by_rank else None
 
 
-def _newest_of_each_rank(some: Iterable[Json]) -> list[Json]:
-    found = {each["rank"]: each for each in sorted(some, key=lambda each: (each["execution"], each.get("curve", 0)))}
-    return list(found.values())
+def _newest_of_each_rank(bars: Iterable[ProgressBar]) -> list[ProgressBar]:
+    return list({bar.rank: bar for bar in sorted(bars, key=lambda bar: (bar.execution, bar.curve))}.values())
 
 
-def _bar(some: list[Json]) -> Cells:
+def _bar(bars: list[ProgressBar]) -> Cells:
     """Return the bar of the rank that is behind all others."""
-    each = min(some, key=_share)
-    share = _share(each)
-    has_total = each["total"] is not None
+    slowest = min(bars, key=_share)
+    share = _share(slowest)
+    has_total = slowest.total is not None
     filled = round(share * _BAR)
-    colour = "green" if each["done"] else "cyan"
-    bar = Text("━" * filled, style=colour) + Text("━" * (_BAR - filled), style="dim")
-    done = shown_number(each["count"]) + (f" of {shown_number(each['total'])}" if has_total else "")
-    who = "" if each["rank"] is None else f"rank {each['rank']}"
-    level = len(some) > 1 and len({one["count"] for one in some}) == 1
+    drawn = Text("━" * filled, style="green" if slowest.done else "cyan") + Text("━" * (_BAR - filled), style="dim")
+    who = "" if slowest.rank is None else f"rank {slowest.rank}"
+    is_level = len(bars) > 1 and len({bar.completed for bar in bars}) == 1
     return (
-        named(each["group"], each["metric"], _task(each)),
-        bar if has_total else Text("·" * _BAR, style="dim"),
+        named(slowest.group, slowest.metric, slowest.task or ""),
+        drawn if has_total else Text("·" * _BAR, style="dim"),
         f"{100 * share:.0f} %" if has_total else "",
-        done,
-        per_second(each["rate"]),
-        Text("done", style="green") if each["done"] else lasting(each["eta"]),
-        Text(f"{len(some)} ranks" if level else who, style="dim"),
+        shown_number(slowest.completed) + (f" of {shown_number(slowest.total)}" if has_total else ""),
+        per_second(slowest.rate),
+        Text("done", style="green") if slowest.done else lasting(slowest.eta),
+        Text(f"{len(bars)} ranks" if is_level else who, style="dim"),
     )
 
 
-def _share(each: Json) -> float:
-    if not each["total"]:
-        return 1.0 if each["done"] else 0.0
-    share = each["count"] / each["total"]
+def _share(bar: ProgressBar) -> float:
+    if not bar.total:
+        return 1.0 if bar.done else 0.0
+    share = bar.completed / bar.total
     return min(max(share, 0.0), 1.0) if isfinite(share) else 0.0
-
-
-def _task(each: Json) -> str:
-    return str(each["task"] or "")
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
@@ -224,28 +219,31 @@ def together(curves: Sequence[Sequence[float]], width: int) -> list[float]:
     return found[::-1]
 
 
-def sections(picture: Picture, choice: Choice) -> list[Section]:
-    """Return the sections, faults first, and empty ones left out.
+def sections(view: RunView, choice: Choice) -> list[Section]:
+    """Return the sections of a run, faults first, without empty ones.
 
     Args:
-        picture: of the run; it must not change until the rows are made.
+        view: of the run.
         choice: among its rows.
     """
-    rows = choice.rows(picture.rows())
+    snapshot = view.snapshot
+    if snapshot is None:
+        return []
+    rows = choice.rows(view.rows)
     found = [
-        _faults(picture),
-        _losses(picture),
-        _troubles(picture),
-        progress(picture, by_rank=choice.by_rank),
+        _faults(snapshot),
+        _losses(snapshot),
+        _troubles(snapshot),
+        _progress(snapshot, by_rank=choice.by_rank),
         _by_rank(rows) if choice.by_rank else _metrics(rows),
-        _functions(picture, choice),
-        _durations(picture, choice),
-        _events(picture),
+        _functions(snapshot, choice),
+        _durations(snapshot, choice),
+        _events(view),
     ]
     return [section for section in found if section.rows]
 
 
-def _faults(picture: Picture) -> Section:
+def _faults(snapshot: RunSnapshot) -> Section:
     """Return the faults; points that are lost have a table of their own."""
     columns = (
         Column("PROBLEM", 0, right=False),
@@ -253,16 +251,18 @@ def _faults(picture: Picture) -> Section:
         Column("AT", 14, rank=2),
         Column("TIME", 8, rank=1),
     )
-    return Section(columns, [partial(_fault, each) for each in picture.faults if each["kind"] != "dropped"])
+    return Section(columns, [partial(_fault, fault) for fault in snapshot.faults if fault.kind != "dropped"])
 
 
-def _fault(each: Json) -> Cells:
-    words = Text(printable(each["title"], _WORDS), _FAULTS.get(each["kind"], "red"), no_wrap=True, overflow="ellipsis")
-    if each["detail"]:
-        words.append(f"  {printable(each['detail'], _WORDS)}", "dim")
-    place, rank = each["place"], each["rank"]
-    at = NOTHING if place is None else shown_number(place["x"])
-    return (words, NOTHING if rank is None else str(rank), at, clock(each["time"]) if each["time"] else NOTHING)
+def _fault(fault: RunFault) -> Cells:
+    words = Text(printable(fault.title, _WORDS), _FAULTS.get(fault.kind, "red"), no_wrap=True, overflow="ellipsis")
+    if fault.detail:
+        words.append(f"  {printable(fault.detail, _WORDS)}", "dim")
+    return (words, _rank(fault.rank), shown_number(fault.x), clock(fault.time) if fault.time else NOTHING)
+
+
+def _rank(rank: int | None) -> str:
+    return NOTHING if rank is None else str(rank)
 
 
 def _metrics(rows: Sequence[MetricRow]) -> Section:
@@ -283,7 +283,7 @@ def _metrics(rows: Sequence[MetricRow]) -> Section:
 
 def _metric(row: MetricRow, *, many: bool) -> Cells:
     lines = row.lines
-    newest = [line.tail.value for line in lines if line.tail.value is not None]
+    newest = [line.value for line in lines if line.value is not None]
     finite = [value for value in newest if isfinite(value)]
     name = named(row.group, row.metric, _broken(lines), "bold red")
     if many:
@@ -293,9 +293,9 @@ def _metric(row: MetricRow, *, many: bool) -> Cells:
         values.append(_of_rank(lines, found[2]))
     else:
         values = [_value(newest[0] if newest else None)]
-    x = max((line.tail.x for line in lines if line.tail.x is not None), default=None)
+    x = max((line.x for line in lines if line.x is not None), default=None)
     rates = [line.rate for line in lines if line.rate is not None]
-    drawn = together([list(line.tail.values) for line in lines], SPARK)
+    drawn = together([list(line.values) for line in lines], SPARK)
     return (name, *values, *_about(row, drawn, x, sum(rates) if rates else None, sum(line.points for line in lines)))
 
 
@@ -307,20 +307,19 @@ def _about(row: MetricRow, drawn: list[float], x: float | None, rate: float | No
 
 def _broken(lines: list[CurveLine]) -> str:
     """Say which ranks' newest value is no number, where others' are."""
-    broken = [line for line in lines if line.tail.value is not None and not isfinite(line.tail.value)]
+    broken = [line for line in lines if line.value is not None and not isfinite(line.value)]
     if not broken or len(lines) == 1:
         return ""
     who = f"rank {broken[0].rank}" if len(broken) == 1 else f"{len(broken)} ranks"
-    return f"{shown_number(broken[0].tail.value)} on {who}"
+    return f"{shown_number(broken[0].value)} on {who}"
 
 
 def _of_rank(lines: list[CurveLine], largest: float | None) -> Text:
     """Say which rank has the largest value; nothing where they are all alike, or there is one."""
-    finite = {line.rank: line.tail.value for line in lines if line.tail.value is not None and isfinite(line.tail.value)}
+    finite = {line.rank: line.value for line in lines if line.value is not None and isfinite(line.value)}
     if len({*finite.values()}) < 2:  # noqa: PLR2004 - see above
         return Text()
-    rank = next(rank for rank, value in finite.items() if value == largest)
-    return Text(NOTHING if rank is None else str(rank), "dim")
+    return Text(_rank(next(rank for rank, value in finite.items() if value == largest)), "dim")
 
 
 def _value(value: float | None, *, apart: bool = False) -> Text:
@@ -345,7 +344,7 @@ def _by_rank(rows: Sequence[MetricRow]) -> Section:
 
 def _lines(row: MetricRow) -> Iterator[tuple[MetricRow, CurveLine, int, bool]]:
     """Yield the ranks of a metric, and whether each is apart from the others."""
-    values = [line.tail.value for line in row.lines]
+    values = [line.value for line in row.lines]
     finite = [value for value in values if value is not None and isfinite(value)]
     middle, far = (median(finite), apart(finite)) if finite else (0.0, inf)
     for place, (line, value) in enumerate(zip(row.lines, values, strict=True)):
@@ -354,18 +353,17 @@ def _lines(row: MetricRow) -> Iterator[tuple[MetricRow, CurveLine, int, bool]]:
 
 def _line(row: MetricRow, line: CurveLine, place: int, is_apart: bool) -> Cells:
     name = named(row.group, row.metric) if place == 0 else Text()
-    rank = NOTHING if line.rank is None else str(line.rank)
     return (
         name,
-        rank,
-        _value(line.tail.value, apart=is_apart),
-        *_about(row, list(line.tail.values), line.tail.x, line.rate, line.points),
+        _rank(line.rank),
+        _value(line.value, apart=is_apart),
+        *_about(row, list(line.values), line.x, line.rate, line.points),
     )
 
 
-def _functions(picture: Picture, choice: Choice) -> Section:
-    together = {(each["role"], each["function"]): each for each in picture.functions_together}
-    off = _off([each["error"] for each in together.values() if each["p50"] is not None])
+def _functions(snapshot: RunSnapshot, choice: Choice) -> Section:
+    together = {(times.role, times.function): times for times in snapshot.functions_together}
+    off = _off(times.error for times in together.values() if times.p50 is not None)
     columns = (
         Column("FUNCTION", 0, right=False),
         Column("CALLS", 9),
@@ -375,11 +373,13 @@ def _functions(picture: Picture, choice: Choice) -> Section:
         Column("SLOWEST", 15, right=False, rank=1),
         Column("FAILED", 28, right=False, rank=4),
     )
-    by_name: dict[tuple[str, str], list[Json]] = {}
-    for each in filter(lambda each: choice.takes(each["function"]), picture.functions):
-        by_name.setdefault(("agent" if each["role"] == "agent" else "", each["function"]), []).append(each)
-    ordered = sorted(by_name.items(), key=lambda pair: (pair[0][0], -sum(_spent(each) for each in pair[1])))
-    return Section(columns, [partial(_function, *key, some, together.get(key)) for key, some in ordered])
+    by_name: dict[tuple[str, str], list[FunctionTimes]] = {}
+    for times in snapshot.functions:
+        if choice.takes(times.function):
+            role = "agent" if times.role == "agent" else ""
+            by_name.setdefault((role, times.function), []).append(times)
+    ordered = sorted(by_name.items(), key=lambda pair: (pair[0][0], -sum(map(_spent, pair[1]))))
+    return Section(columns, [partial(_function, *key, ranks, together.get(key)) for key, ranks in ordered])
 
 
 def _off(errors: Iterable[float | None]) -> str:
@@ -388,25 +388,23 @@ def _off(errors: Iterable[float | None]) -> str:
     return "" if most <= QUANTILE_ERROR else f" ±{100 * most:.0f}%" if most < _ROUGH else " rough"
 
 
-def _spent(each: Json) -> float:
-    return float((each["mean"] or 0.0) * each["calls"])
+def _spent(times: FunctionTimes) -> float:
+    return (times.mean or 0.0) * times.calls
 
 
-def _function(role: str, name: str, some: list[Json], together: Json | None) -> Cells:
-    calls = sum(each["calls"] for each in some)
-    failures: dict[str, int] = {}
-    for each in some:
-        for error, times in each["failures"].items():
-            failures[error] = failures.get(error, 0) + times
-    failed = ", ".join(f"{times} {printable(error or 'error')}" for error, times in sorted(failures.items()))
-    means = {each["rank"]: each["mean"] for each in some if each["mean"] is not None}
+def _function(role: str, name: str, ranks: list[FunctionTimes], together: FunctionTimes | None) -> Cells:
+    calls = sum(times.calls for times in ranks)
+    failures: Counter[str] = Counter()
+    for times in ranks:
+        failures.update(times.failures)
+    failed = ", ".join(f"{many} {printable(error or 'error')}" for error, many in sorted(failures.items()))
     return (
         named(role, name),
         count(calls),
-        took(sum(_spent(each) for each in some) / calls if calls else None),
-        took(together["p50"] if together else None),
-        took(together["p99"] if together else None),
-        _slowest(means),
+        took(sum(map(_spent, ranks)) / calls if calls else None),
+        took(together.p50 if together else None),
+        took(together.p99 if together else None),
+        _slowest({times.rank: times.mean for times in ranks if times.mean is not None}),
         Text(failed, style="red", no_wrap=True, overflow="ellipsis"),
     )
 
@@ -422,9 +420,10 @@ def _slowest(means: dict[int | None, float]) -> Text:
     return Text(f"{who} {TIMES}{times:.2f}", style="yellow" if times >= _SLOW else "dim")
 
 
-def _durations(picture: Picture, choice: Choice) -> Section:
-    found = {key: ranks for key, ranks in picture.durations().items() if choice.takes(f"{key[0]} / {key[1]}")}
-    off = _off(values.spread.error() for ranks in found.values() for values in ranks.values() if values.spread)
+def _durations(snapshot: RunSnapshot, choice: Choice) -> Section:
+    durations = merge_durations(snapshot.samples)
+    chosen = {key: ranks for key, ranks in durations.items() if choice.takes(f"{key[0]} / {key[1]}")}
+    off = _off(values.spread.error() for ranks in chosen.values() for values in ranks.values() if values.spread)
     columns = (
         Column("DURATION, LAST 10 S", 0, right=False),
         Column("MEAN", 9),
@@ -434,53 +433,56 @@ def _durations(picture: Picture, choice: Choice) -> Section:
         Column("SLOWEST", 9),
         Column("", 15, right=False),
     )
-    return Section(columns, [partial(_duration, *key, ranks) for key, ranks in sorted(found.items())])
+    return Section(columns, [partial(_duration, *key, ranks) for key, ranks in sorted(chosen.items())])
 
 
 def _duration(scope: str, name: str, unit: str, ranks: dict[int | None, HistogramValues]) -> Cells:
-    means = {rank: values.mean * UNITS[unit] for rank, values in ranks.items()}
-    middle = sum(means.values()) / len(means)
-    parts = [each * UNITS[unit] for each in reduce(HistogramValues.plus, ranks.values()).quantiles((0.5, 0.99))]
-    durations = (middle, *parts, min(means.values()), max(means.values()))
-    return (named(scope, name), *map(took, durations), _slowest(means))
+    seconds = TIME_UNITS[unit]
+    means = {rank: values.mean * seconds for rank, values in ranks.items()}
+    percentiles = [value * seconds for value in reduce(HistogramValues.plus, ranks.values()).quantiles((0.5, 0.99))]
+    shown = (sum(means.values()) / len(means), *percentiles, min(means.values()), max(means.values()))
+    return (named(scope, name), *map(took, shown), _slowest(means))
 
 
-def _events(picture: Picture) -> Section:
+def _events(view: RunView) -> Section:
     columns = (
         Column("EVENTS", 8, right=False),
         Column("", 34, right=False),
         Column("RANK", 5),
         Column("", 0, right=False),
     )
-    return Section(columns, [partial(_event, each) for each in list(picture.events)[: -_EVENTS - 1 : -1]])
+    return Section(columns, [partial(_event, event) for event in view.events[: -_EVENTS - 1 : -1]])
 
 
-def _event(each: Json) -> Cells:
-    said = each["attributes"].get("state", each["attributes"].get("severity_text", each["name"]))
-    bad = any(word in str(said).upper() for word in ("FAIL", "LOST", "ERROR", "CRITICAL"))
-    style = "red" if bad else "default"
-    rank = each["rank"] if each["rank"] is not None else each["attributes"].get("global_rank", NOTHING)
-    told = sorted(each["attributes"].items(), key=lambda pair: (_WORTH.get(pair[0], 9), pair[0]))[:_ATTRIBUTES]
+def _event(event: RunEvent) -> Cells:
+    attributes = event.attributes
+    outcome = str(attributes.get("state", attributes.get("severity_text", event.name))).upper()
+    style = "red" if any(word in outcome for word in ("FAIL", "LOST", "ERROR", "CRITICAL")) else "default"
+    rank = event.rank if event.rank is not None else attributes.get("global_rank", NOTHING)
     words = Text(no_wrap=True, overflow="ellipsis")
-    for key, value in told:
+    for key, value in sorted(attributes.items(), key=lambda pair: (_WORTH.get(pair[0], 9), pair[0]))[:_ATTRIBUTES]:
         words.append(f"{printable(key, 40)}=", style="dim")
         words.append(f"{printable(value, 80)} ")
-    name = Text(printable(each["name"]), style=style, no_wrap=True, overflow="ellipsis")
-    return (clock(each["time"]), name, printable(rank, 5), words)
+    name = Text(printable(event.name), style=style, no_wrap=True, overflow="ellipsis")
+    return (clock(event.time), name, printable(rank, 5), words)
 
 
-def _losses(picture: Picture) -> Section:
+def _losses(snapshot: RunSnapshot) -> Section:
     columns = (Column("LOST", 0, right=False), Column("DESTINATION", 16, right=False, rank=1), Column("POINTS", 12))
-    return Section(columns, [partial(_loss, *each) for each in picture.losses()])
+    return Section(columns, [partial(_loss, loss) for loss in snapshot.losses])
 
 
-def _loss(reason: str, destination: str, points: int) -> Cells:
-    return (named("", reason), printable(destination or NOTHING, 16), Text(f"{points:,}", style="red"))
+def _loss(loss: Loss) -> Cells:
+    return (
+        named("", loss.reason),
+        printable(loss.destination or NOTHING, 16),
+        Text(f"{loss.points:,}", style="red"),
+    )
 
 
-def _troubles(picture: Picture) -> Section:
+def _troubles(snapshot: RunSnapshot) -> Section:
     columns = (Column("ERROR", 0, right=False), Column("COUNT", 12), Column("", 12, right=False))
-    return Section(columns, [partial(_trouble, *each) for each in picture.troubles()])
+    return Section(columns, [partial(_trouble, *trouble) for trouble in count_troubles(snapshot.samples)])
 
 
 def _trouble(name: str, words: str, amount: float) -> Cells:
