@@ -8,8 +8,6 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-import urllib3
-
 from tachograph.identity.environment import JOB_HUB, text
 
 DEFAULT_URL = "http://127.0.0.1:4318"
@@ -40,6 +38,8 @@ class HubClient:
     """
 
     def __init__(self, url: str | None = None) -> None:
+        import urllib3  # only here: it opens a socket when it is imported
+
         url = url or text(os.environ, JOB_HUB, URL_VARIABLE) or DEFAULT_URL
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
@@ -64,11 +64,13 @@ class HubClient:
             UnavailableError: the hub does not answer, or cannot answer now.
             RefusedError: the hub knows no such run, or requires a token.
         """
+        from urllib3.exceptions import HTTPError
+
         url = self.url + path + (f"?{urlencode(query, doseq=True)}" if query else "")
         try:
             # A redirect would carry the token to another host.
             response = self._pool.request("GET", url, redirect=False)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
+        except (HTTPError, OSError) as error:
             raise UnavailableError(f"the hub at {self.url} does not answer: {_reason(error)}") from error
         if response.status != HTTPStatus.OK:
             raise self._error(response.status, response.data)
