@@ -30,7 +30,7 @@ from tachograph.cli.hub_client import (
     RefusedError,
     UnavailableError,
 )
-from tachograph.cli.top.choice import SORTS, Choice, WrongFilter, compiled
+from tachograph.cli.top.choice import SORTS, Choice, FilterError, compile_filter
 from tachograph.cli.top.source import RunSource, ServedRuns, StoredRuns
 from tachograph.cli.top.state import RunFollower, RunView
 from tachograph.identity.environment import clean, store
@@ -48,8 +48,8 @@ def command(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError:
         return _fail(f"rich is not installed; run: {install_command('top')}", WRONG_USAGE)
     try:
-        compiled(options.filter)
-    except WrongFilter as error:
+        compile_filter(options.filter)
+    except FilterError as error:
         return fail("top", str(error), WRONG_USAGE)
     try:
         source = _source(options)
@@ -93,12 +93,12 @@ def _shown(source: RunSource, options: argparse.Namespace) -> int:
 def _print(view: RunView, choice: Choice) -> int:
     from rich.console import Console
 
-    from tachograph.cli.top.layout import everything
+    from tachograph.cli.top.layout import draw_everything
 
     width = shutil.get_terminal_size((_WIDTH, 0)).columns
     console = Console(width=width, highlight=False, markup=False, emoji=False)
     try:
-        for line in everything(view, time.time_ns(), width, choice):
+        for line in draw_everything(view, time.time_ns(), width, choice):
             console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
     except BrokenPipeError:
         return stop_output()

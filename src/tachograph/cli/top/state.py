@@ -73,6 +73,10 @@ class MetricRow(NamedTuple):
     x_units: str
     lines: list[CurveLine]
 
+    def values(self) -> list[float]:
+        """Return the newest value of each rank that has one."""
+        return [line.value for line in self.lines if line.value is not None]
+
 
 class RunView(NamedTuple):
     """A run as the screen shows it; it never changes.
