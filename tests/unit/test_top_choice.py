@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.cli.top.choice import SORTS, Choice, FilterError, compile_filter, outlier_check
+from tachograph.cli.top.choice import SORTS, Choice, PatternError, compile_filter, outlier_check
 from tachograph.cli.top.plots import draw_plots
 from tachograph.cli.top.state import CurveLine, MetricRow
 
@@ -66,7 +66,7 @@ def test_any_text_is_a_filter_or_is_refused_at_a_character(text: str) -> None:
     try:
         re.compile(text)
     except re.error:
-        with pytest.raises(FilterError, match=r"\^$") as refused:
+        with pytest.raises(PatternError, match=r"\^$") as refused:
             compile_filter(text)
         assert 0 <= refused.value.place <= len(text)
     else:

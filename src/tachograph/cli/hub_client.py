@@ -49,8 +49,7 @@ class HubClient:
         self._pool = urllib3.PoolManager(
             headers={"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {}),
             timeout=urllib3.Timeout(total=_TIMEOUT),
-            # A hub may close a connection that was idle just when it is used again.
-            retries=urllib3.Retry(connect=0, read=1, redirect=0, status=0, other=0),
+            retries=False,  # neither repeat a request, nor follow a redirect: it would carry the token to another host
         )
 
     def get(self, path: str, **query: Any) -> Any:
@@ -68,8 +67,7 @@ class HubClient:
 
         url = self.url + path + (f"?{urlencode(query, doseq=True)}" if query else "")
         try:
-            # A redirect would carry the token to another host.
-            response = self._pool.request("GET", url, redirect=False)
+            response = self._pool.request("GET", url)
         except (HTTPError, OSError) as error:
             raise UnavailableError(f"the hub at {self.url} does not answer: {_reason(error)}") from error
         if response.status != HTTPStatus.OK:

@@ -17,7 +17,7 @@ _LEAST_DISTANCE = 0.2  # of an outlier, as a share of the median
 _DEVIATIONS = 5  # of an outlier from the median, in median deviations
 
 
-class FilterError(ValueError):
+class PatternError(ValueError):
     """A filter that is not a regular expression.
 
     Attributes:
@@ -51,7 +51,7 @@ class Choice(NamedTuple):
             return True
         try:
             pattern = compile_filter(self.filter)
-        except FilterError:
+        except PatternError:
             return True
         return any(pattern.search(name) for name in names)
 
@@ -72,13 +72,13 @@ def compile_filter(text: str) -> re.Pattern[str]:
     """Return a filter as a regular expression.
 
     Raises:
-        FilterError: it is not one.
+        PatternError: it is not one.
     """
     try:
         return re.compile(text, re.IGNORECASE)
     except (re.error, RecursionError, OverflowError) as error:
         place = getattr(error, "pos", None) or 0
-        raise FilterError(text, getattr(error, "msg", str(error)), place) from None
+        raise PatternError(text, getattr(error, "msg", str(error)), place) from None
 
 
 def _largest_value(row: MetricRow) -> float:

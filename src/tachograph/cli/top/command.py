@@ -30,7 +30,7 @@ from tachograph.cli.hub_client import (
     RefusedError,
     UnavailableError,
 )
-from tachograph.cli.top.choice import SORTS, Choice, FilterError, compile_filter
+from tachograph.cli.top.choice import SORTS, Choice, PatternError, compile_filter
 from tachograph.cli.top.source import RunSource, ServedRuns, StoredRuns
 from tachograph.cli.top.state import RunFollower, RunView
 from tachograph.identity.environment import clean, store
@@ -49,7 +49,7 @@ def command(arguments: Sequence[str]) -> int:
         return _fail(f"rich is not installed; run: {install_command('top')}", WRONG_USAGE)
     try:
         compile_filter(options.filter)
-    except FilterError as error:
+    except PatternError as error:
         return fail("top", str(error), WRONG_USAGE)
     try:
         source = _source(options)

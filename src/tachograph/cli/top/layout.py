@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from rich.text import Text
 
-from tachograph.cli.top.choice import SORTS, Choice, FilterError, compile_filter
+from tachograph.cli.top.choice import SORTS, Choice, PatternError, compile_filter
 from tachograph.cli.top.legible import count, lasting, printable, shortened
 from tachograph.cli.top.plots import draw_plots
 from tachograph.cli.top.sections import sections_of
@@ -165,7 +165,7 @@ def _draw_typed_filter(typed: str) -> Text:
     line = Text.assemble(("/", "bold"), printable(typed))
     try:
         compile_filter(typed)
-    except FilterError as error:
+    except PatternError as error:
         place = 1 + len(printable(typed[: error.place]))
         line.append(" ")
         line.stylize("bold reverse red", place, place + 1)

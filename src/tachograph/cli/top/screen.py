@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tachograph.cli.hub_client import RefusedError, UnavailableError
-from tachograph.cli.top.choice import Choice, FilterError, compile_filter
+from tachograph.cli.top.choice import Choice, PatternError, compile_filter
 from tachograph.cli.top.layout import SMALLEST, Viewport, draw_run_list, draw_screen
 from tachograph.cli.top.sections import sections_of
 from tachograph.cli.top.source import RunSource
@@ -151,7 +151,7 @@ class Screen:
 
     def _edit_filter(self, text: str, letter: str) -> None:
         if letter == "\n":
-            with contextlib.suppress(FilterError):  # it stays on the screen, marked
+            with contextlib.suppress(PatternError):  # it stays on the screen, marked
                 compile_filter(text)
                 self._choice = self._choice._replace(filter=text)
                 self._typed = None

@@ -131,8 +131,8 @@ class RunFollower:
             if trouble:
                 self.view = self.view._replace(trouble=f"{trouble}; trying again")
             on_change()
-            # A source that takes long to answer is asked half of the time at most.
-            stop.wait(_RETRY if trouble else max(interval, time.monotonic() - began))
+            # A hub that takes long to answer has a job to serve, and spends a third of its time on this at most.
+            stop.wait(_RETRY if trouble else max(interval, 2 * (time.monotonic() - began)))
 
     def _try_to_update(self) -> str:
         """Update the view, and return in words why that failed; empty if it did not."""
