@@ -37,11 +37,11 @@ from tachograph.identity.environment import clean, store
 from tachograph.identity.extra import install_command
 
 _WIDTH = 120  # of the text where there is no terminal
-_LEAST, _MOST = 0.1, 3600.0
+_SHORTEST_INTERVAL, _LONGEST_INTERVAL = 0.1, 3600.0  # seconds
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Show a run, and return the exit code: 1 where it cannot be read now, 2 for wrong usage and unknown runs."""
+    """Show a run, and return the exit code: 1 if it cannot be read now, 2 for wrong usage and unknown runs."""
     options = build_parser().parse_args(arguments)
     try:
         from rich.text import Text  # noqa: F401 - it is there, or this is not for this machine
@@ -55,7 +55,18 @@ def command(arguments: Sequence[str]) -> int:
         source = _source(options)
     except ValueError as error:
         return _fail(str(error), WRONG_USAGE)
-    return _shown(source, options)
+    run = clean(options.run or "") or None
+    choice = Choice(options.filter, options.sort, options.ranks)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a question mark for a character that its encoding lacks
+    is_screen = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    if options.once or not is_screen:
+        return _print_once(source, run, choice, is_store=options.store is not None)
+    from tachograph.cli.top.screen import Screen
+
+    screen = Screen(source, run, interval=options.interval, choice=choice)
+    screen.show()
+    return _fail(screen.refused, WRONG_USAGE) if screen.refused else 0
 
 
 def _source(options: argparse.Namespace) -> RunSource:
@@ -66,24 +77,14 @@ def _source(options: argparse.Namespace) -> RunSource:
     return StoredRuns(options.store)
 
 
-def _shown(source: RunSource, options: argparse.Namespace) -> int:
-    run = clean(options.run or "") or None
-    choice = Choice(options.filter, options.sort, options.ranks)
-    once = options.once or not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb"
-    _never_fails(sys.stdout)
-    if not once:
-        from tachograph.cli.top.screen import Screen
-
-        screen = Screen(source, run, interval=options.interval, choice=choice)
-        screen.show()
-        return _fail(screen.refused, WRONG_USAGE) if screen.refused else 0
+def _print_once(source: RunSource, run: str | None, choice: Choice, *, is_store: bool) -> int:
     follower = RunFollower(source, run)
     try:
         follower.update()
     except RefusedError as error:
         return _fail(str(error), WRONG_USAGE)
     except UnavailableError as error:
-        more = "" if options.store else f"; to watch a run that has ended, use --store {store(os.environ)}"
+        more = "" if is_store else f"; to watch a run that has ended, use --store {store(os.environ)}"
         return _fail(f"{error}{more}", FAILED)
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # the border to another version's answers
         return _fail(f"unexpected response from {source.where}: {type(error).__name__}: {error}", FAILED)
@@ -103,12 +104,6 @@ def _print(view: RunView, choice: Choice) -> int:
     except BrokenPipeError:
         return stop_output()
     return 0
-
-
-def _never_fails(stream: object) -> None:
-    """Let a stream write a question mark for a character that its encoding lacks."""
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="replace")
 
 
 def _fail(why: str, code: int) -> int:
@@ -150,6 +145,7 @@ def build_parser() -> Parser:
 
 def _interval(value: str) -> float:
     seconds = duration(value)
-    if not _LEAST <= seconds <= _MOST:
-        raise argparse.ArgumentTypeError(f"expected a duration from {_LEAST:g}s to {_MOST:g}s, not {value!r:.100}")
+    if not _SHORTEST_INTERVAL <= seconds <= _LONGEST_INTERVAL:
+        limits = f"from {_SHORTEST_INTERVAL:g}s to {_LONGEST_INTERVAL:g}s"
+        raise argparse.ArgumentTypeError(f"expected a duration {limits}, not {value!r:.100}")
     return seconds

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tachograph.cli.hub_client import RefusedError, UnavailableError
 from tachograph.cli.top.source import RunSource, default_run
 from tachograph.recording.exponential import ExponentialHistogram
-from tachograph.runs.buckets import HistogramValues
+from tachograph.runs import HistogramValues
 from tachograph.runs.newest_points import NewestPoints
 from tachograph.runs.spread import unpacked
 from tachograph.studio.snapshot import (
