@@ -24,7 +24,7 @@ from tachograph.cli.command_line import (
     reason,
 )
 from tachograph.cli.diagnose.hangs import ask_hub, hang_lines, hub_of, stack_lines, stored_hangs
-from tachograph.cli.top.source import Away, HubRefused
+from tachograph.cli.hub_client import RefusedError, UnavailableError
 from tachograph.diagnosis.phases import PHASES
 from tachograph.diagnosis.verdict import CRITICAL
 from tachograph.diagnosis.verdict_run import Diagnosis, diagnosis
@@ -44,9 +44,9 @@ def command(arguments: Sequence[str]) -> int:
     options = build_parser().parse_args(arguments)
     try:
         found = _diagnose(options)
-    except HubRefused as error:
+    except RefusedError as error:
         return fail("diagnose", printable(str(error)), WRONG_USAGE)
-    except Away as error:
+    except UnavailableError as error:
         return fail("diagnose", printable(str(error)), FAILED)
     except (LookupError, ValueError, OSError) as error:
         return fail("diagnose", printable(reason(error)), WRONG_USAGE)
