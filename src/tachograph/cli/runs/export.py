@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from tachograph.cli.command_line import FAILED, WRONG_USAGE, Parser, add_store, fail, parser, reason, stop_output
+from tachograph.cli.runs.tensorboard import explain_missing_extra
 from tachograph.runs.catalogue import opened
 from tachograph.runs.export import lines, lines_of, write_csv, write_jsonl
 from tachograph.runs.parquet import WriteParquet, parquet_writer
@@ -67,8 +68,6 @@ def _say_damage(runs: Sequence[Run]) -> int:
 
 def _log_folders(options: argparse.Namespace) -> int:
     """Write each run into a folder of its own, as TensorBoard keeps them; return the exit code."""
-    from tachograph.cli.runs._log_folder import write_log_folder
-
     if options.output is None:
         return fail("runs export", "--output must name the folder for TensorBoard: its --logdir", WRONG_USAGE)
     if options.kind not in (None, "curve"):
@@ -77,6 +76,9 @@ def _log_folders(options: argparse.Namespace) -> int:
         runs = [opened(name, options.store) for name in dict.fromkeys(options.run)]
         names = list(dict.fromkeys(options.metric or [None]))
         _tables(runs, names, "curve" if options.metric else None)  # says which metrics are missing
+        from tachograph.cli.runs.tensorboard.exporting import write_log_folder
+    except ModuleNotFoundError as error:
+        return fail("runs export", explain_missing_extra(error), WRONG_USAGE)
     except (LookupError, OSError) as error:
         return fail("runs export", reason(error), WRONG_USAGE)
     try:
@@ -163,7 +165,8 @@ def build_parser() -> Parser:
         "--format",
         choices=["csv", "jsonl", "parquet", "tensorboard"],
         default="csv",
-        help="jsonl writes everything; parquet needs the extra 'parquet'; tensorboard writes a folder (default: csv)",
+        help="jsonl writes everything; parquet and tensorboard need the extra of that name; tensorboard writes a folder"
+        " (default: csv)",
     )
     add(
         "--metric",
