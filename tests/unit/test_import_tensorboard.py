@@ -494,7 +494,7 @@ def test_a_long_import_shows_its_progress(tmp_path: Path) -> None:
         ticks = itertools.count(0.0, 0.15)  # seconds: each second report is due
         progress = Progress(folder.name, terminal, lambda: next(ticks))
         assert import_log_folder(folder, tmp_path / "store", progress)
-        progress.clear()
+        progress.close()
         shown = ""
         while not shown.endswith(" \r"):
             shown += screen.read(2**16).decode()

@@ -1,7 +1,4 @@
-"""A file that is read back: a spool's, with requests as they were to be sent, or one of JSON lines, with events.
-
-JSON lines are of the exporter ``jsonl``, an exported run, or a spool of an earlier version.
-"""
+"""Files to send again: a spool with encoded requests, or JSON lines of the exporter ``jsonl`` or an exported run."""
 
 from __future__ import annotations
 
@@ -15,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from tachograph.exporters.influxdb.old_spool import SIZE, Delivered, delivered, first_line
-from tachograph.exporters.otlp.json_text import events_of_json, records
+from tachograph.exporters.otlp.json_text import events_of_json
 from tachograph.exporters.spool_format import SUFFIX, Framed, SpoolRecord, after
 from tachograph.logger.point import EVENT_NAME, FIELDS
 from tachograph.recording.journal import LogEvent
@@ -37,7 +33,7 @@ class RecordedPart(NamedTuple):
         resource: the attributes of the process that logged it.
         events: those that it logged.
         skipped: how much else it holds that is no event: metrics, spans, records of a later version.
-        end: where in the file the first line begins of which not all was handed out.
+        end: where the record ends in a spool's file.
         request: of a spool: to be sent as it is.
     """
 
@@ -86,24 +82,16 @@ class RecordedFile:
         if self.path.suffix == SUFFIX:
             yield from self._requests()
             return
-        done = self._delivered()
         for line in self._file:
-            begin, self._read = self._read, self._read + len(line)
+            self._read += len(line)
             if not line.strip():
                 continue
-            if self._read <= done.offset:
-                self.arrived += records(line)
-                continue
             try:
-                found = _parts(line)
+                parts = _parts(line)
             except (ValueError, TypeError, KeyError, AttributeError):
                 self.damaged += 1
                 continue
-            if begin == done.offset and done.records and found:
-                self.arrived += done.records
-                found[0] = found[0]._replace(events=found[0].events[done.records :])
-            for number, part in enumerate(found, 1):
-                yield part._replace(end=self._read if number == len(found) else begin)
+            yield from parts
 
     def _requests(self) -> Iterator[RecordedPart]:
         """Yield the records of a spool."""
@@ -142,28 +130,21 @@ class RecordedFile:
             place = after(place, record)
         return ""
 
-    def _delivered(self) -> Delivered:
-        file = self._file.fileno()
-        return delivered(os.pread(file, SIZE, 0), os.fstat(file).st_size) or Delivered(0, 0)
-
     def accept(self, end: int) -> None:
         """Note, in a file of a spool that is held alone, that everything before a part's ``end`` has arrived.
 
         Raises:
             OSError: the file does not take it.
         """
-        if not self._alone or not self._file.writable():
+        if not self._alone or not self._file.writable() or self.path.suffix != SUFFIX:
             return
-        if self.path.suffix == SUFFIX:
-            file, form = self._file.fileno(), Framed()
-            size = os.fstat(file).st_size
-            place = form.begin(file, size)
-            while place is not None and place.offset < end and (record := form.read(file, place, size)) is not None:
-                place = after(place, record)
-            if place is not None:
-                os.pwrite(file, form.header(place), 0)
-        elif end > self._delivered().offset > 0:
-            os.pwrite(self._file.fileno(), first_line(Delivered(end, 0)), 0)
+        file, form = self._file.fileno(), Framed()
+        size = os.fstat(file).st_size
+        place = form.begin(file, size)
+        while place is not None and place.offset < end and (record := form.read(file, place, size)) is not None:
+            place = after(place, record)
+        if place is not None:
+            os.pwrite(file, form.header(place), 0)
 
     def remove(self) -> None:
         """Delete the file.

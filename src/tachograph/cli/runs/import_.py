@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -10,8 +11,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from tachograph.cli.command_line import FAILED, WRONG_USAGE, Parser, add_store, fail, parser, reason
-from tachograph.cli.runs.tensorboard import explain_missing_extra
+from tachograph.cli.command_line import FAILED, Parser, add_store, fail, parser, print_errors, reason
+from tachograph.cli.runs.tensorboard import require_tensorboard
 from tachograph.identity.environment import store
 from tachograph.runs.export import printable
 from tachograph.runs.store import StoreError
@@ -24,17 +25,17 @@ if TYPE_CHECKING:
 _REPORT_EVERY = 0.2  # seconds
 
 
+@print_errors("runs import")
 def command(arguments: Sequence[str]) -> int:
     """Import runs, and return the exit code: 1 if a part could not be read, 2 for wrong usage."""
     options = build_parser().parse_args(arguments)
     root = Path(os.path.abspath(options.folder))  # noqa: PTH100 - resolve() would follow a link, and lose its name
     if not root.is_dir():
-        return _fail(_explain_missing(root), WRONG_USAGE)
-    try:
-        from tachograph.cli.runs.tensorboard.folders import find_log_folders
-        from tachograph.cli.runs.tensorboard.importing import import_log_folder
-    except ModuleNotFoundError as error:
-        return _fail(explain_missing_extra(error), WRONG_USAGE)
+        raise NotADirectoryError(_explain_missing(root))
+    require_tensorboard()
+    from tachograph.cli.runs.tensorboard.folders import find_log_folders
+    from tachograph.cli.runs.tensorboard.importing import import_log_folder
+
     codes = [0]
 
     def report_error(error: OSError) -> None:
@@ -42,25 +43,22 @@ def command(arguments: Sequence[str]) -> int:
 
     folders = find_log_folders(root, report_error)
     if not folders and not any(codes):
-        return _fail(f"{root} has no TensorBoard event files (their names contain 'tfevents')", WRONG_USAGE)
+        raise FileNotFoundError(f"{root} has no TensorBoard event files (their names contain 'tfevents')")
     for folder in folders:
-        progress = Progress(folder.name)
         try:
-            imported = import_log_folder(folder, options.store or store(os.environ), progress)
-        except StoreError as error:
-            progress.clear()
-            return _fail(reason(error), WRONG_USAGE)
+            with contextlib.closing(Progress(folder.name)) as progress:
+                imported = import_log_folder(folder, options.store or store(os.environ), progress)
+        except StoreError:
+            raise
         except OSError as error:
-            progress.clear()
             report_error(error)
-            continue
-        progress.clear()
-        codes.append(_print_result(folder, imported))
+        else:
+            codes.append(_print_result(folder, imported))
     return max(codes)
 
 
 def _fail(why: str, code: int) -> int:
-    return fail("runs import", printable(why), code)
+    return fail("runs import", why, code)
 
 
 def _explain_missing(path: Path) -> str:
@@ -132,7 +130,7 @@ class Progress:
         self._out.flush()
         self._width = len(line)
 
-    def clear(self) -> None:
+    def close(self) -> None:
         """Clear the line."""
         if self._width:
             self._out.write(f"\r{' ' * self._width}\r")

@@ -5,10 +5,18 @@ The modules need the package ``tensorboard``, which the extra of that name bring
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from tachograph.identity.extra import install_command
 
 
-def explain_missing_extra(error: ModuleNotFoundError) -> str:
-    """Return which package an import of these modules misses, and the command that installs it."""
-    package = (error.name or "tensorboard").partition(".")[0]
-    return f"event files need {package}: {install_command('tensorboard')}"
+def require_tensorboard() -> None:
+    """Check that TensorBoard is installed, before the modules that need it are imported.
+
+    Raises:
+        ImportError: it is not; the message names the command that installs it.
+    """
+    try:
+        import_module("tensorboard")
+    except ImportError:
+        raise ImportError(f"event files need tensorboard: {install_command('tensorboard')}") from None
