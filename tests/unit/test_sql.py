@@ -13,9 +13,6 @@ from places import PACKAGE
 
 pytestmark = pytest.mark.usefixtures("untraced_module")  # it reads source, and runs none of it
 
-# Packages that still have statements of their own, relative to the package.
-OPEN = ("cli/top",)
-
 _STATEMENT = re.compile(r"\s*(SELECT|INSERT|REPLACE|UPDATE|DELETE|CREATE|DROP|ALTER|PRAGMA|WITH|BEGIN|FROM)\s")
 _CALLS = {"execute", "executemany", "executescript"}
 
@@ -34,27 +31,12 @@ def modules() -> list[Path]:
     return [path for path in sorted(PACKAGE.rglob("*.py")) if path.relative_to(PACKAGE).parts[0] != "runs"]
 
 
-def is_open(path: Path) -> bool:
-    """Tell whether a module is in a package that may still have statements."""
-    return any(path.is_relative_to(PACKAGE / package) for package in OPEN)
-
-
 def test_only_the_package_runs_has_sql() -> None:
     """No module of another package has a statement, or executes one."""
     found = [
-        f"{path.relative_to(PACKAGE)}:{statement}"
-        for path in modules()
-        if not is_open(path)
-        for statement in statements(path.read_text())
+        f"{path.relative_to(PACKAGE)}:{statement}" for path in modules() for statement in statements(path.read_text())
     ]
     assert found == []
-
-
-@pytest.mark.parametrize("package", OPEN)
-def test_open_packages_still_have_sql(package: str) -> None:
-    """A package is struck off the list as soon as it has no statement."""
-    paths = [path for path in modules() if path.is_relative_to(PACKAGE / package)]
-    assert any(statement for path in paths for statement in statements(path.read_text()))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tachograph.runs.blocks import PAIR
 from tachograph.runs.file import Look
+from tachograph.runs.queries import read_blocks
 
 
 class NewestPoints(NamedTuple):
@@ -33,11 +34,11 @@ def newest_points(look: Look, curves: Iterable[int], most: int) -> list[NewestPo
 def _points_of(look: Look, curve: int, most: int) -> NewestPoints:
     newest_branch = 0
     points: list[tuple[float, float]] = []
-    for branch, pairs in look.rows("SELECT branch, pairs FROM block WHERE curve = ? ORDER BY seq0 DESC", curve):
-        if points and branch != newest_branch:
+    for stored in read_blocks(look.rows, curve, newest_first=True):
+        if points and stored.branch != newest_branch:
             break
-        newest_branch = branch
-        points = [*PAIR.iter_unpack(pairs[-PAIR.size * most :]), *points]
+        newest_branch = stored.branch
+        points = [*PAIR.iter_unpack(stored.block.pairs[-PAIR.size * most :]), *points]
         if len(points) >= most:
             break
     newest = points[-most:]

@@ -24,6 +24,7 @@ from tachograph.runs.kept_calls import kept_calls
 from tachograph.runs.losses import losses
 from tachograph.runs.members import Member, dictionary, members, notes, program
 from tachograph.runs.newest_points import newest_points
+from tachograph.runs.queries import read_newest_event_number
 from tachograph.runs.store import StoreError
 from tachograph.runs.window import Drawing
 from tachograph.runs.x_axis import XAxis
@@ -32,7 +33,6 @@ from tachograph.studio._trace_url import trace_url
 from tachograph.studio.charts import charts, curves, lines, newest_samples, samples, series
 from tachograph.studio.faults import faults
 from tachograph.studio.occurrences import events_for_a_browser, incidents
-from tachograph.studio.occurrences import newest as newest_event
 from tachograph.studio.overview import Overview, about, begun, functions, progress
 from tachograph.studio.spreads import MOST_COLUMNS, spreads
 from tachograph.studio.thinned_samples import MOST as MOST_STRETCHES
@@ -410,7 +410,7 @@ def _events(reading: Look, question: Question) -> dict[str, Any]:
     """Answer ``?after=NUMBER``; with ``&newest=K`` the last K of these events, whatever their names."""
     limit, after = question.whole("limit", 1000, least=1, most=MOST_EVENTS), question.whole("after", 0)
     if newest := question.whole("newest", 0, most=MOST_EVENTS):
-        limit, after = newest, max(after, newest_event(reading) - newest)
+        limit, after = newest, max(after, read_newest_event_number(reading.rows) - newest)
     found, more = events_for_a_browser(reading, after=after, limit=limit, names=question.texts("name"))
     return {"events": found, "more": more}
 
