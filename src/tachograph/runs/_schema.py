@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sqlite3
+
+from tachograph.runs._sqlite import write_transaction
 
 APPLICATION_ID = 0x54414348  # "TACH", for file(1) and others that tell SQLite files apart
 VERSION = 7  # PRAGMA user_version; files with 1 to 6 were written by versions before the first release
@@ -206,18 +207,12 @@ def create_schema(connection: sqlite3.Connection) -> None:
     """
     if not is_empty(connection):
         return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with write_transaction(connection):
         if is_empty(connection):
             for statement in _statements(_SCRIPT):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("COMMIT")
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):  # SQLite has rolled back itself where the disk failed
-            connection.execute("ROLLBACK")
-        raise
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:

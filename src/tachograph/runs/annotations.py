@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from tachograph.identity.environment import Setting
 from tachograph.identity.launch import MOST_TAGS, notes_of, tags_of
+from tachograph.runs._sqlite import connect, write_transaction
 from tachograph.runs.catalogue import id_of
 from tachograph.runs.file_lock import Claim
 from tachograph.runs.store import StoreError, check_schema
 
 MOST_NAME = 200  # characters
-_BUSY = 5.0  # seconds to wait for a hub that writes
 
 
 class Change(NamedTuple):
@@ -121,26 +119,14 @@ def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
     except OSError as error:
         raise StoreError(error.errno, f"cannot change the run: {error.strerror}", str(path)) from error
     try:
-        with contextlib.closing(_opened(path)) as connection:
+        with contextlib.closing(connect(path, "mode=rw")) as connection:  # no file is made
+            connection.execute("PRAGMA wal_autocheckpoint = 0")  # a hub that writes it does that itself
             check_schema(connection, path)
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            with write_transaction(connection):
                 yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-                raise
     except sqlite3.Error as error:
         if not path.exists():
             raise FileNotFoundError(errno.ENOENT, "the run was deleted", str(path)) from error
         raise StoreError(errno.EIO, f"cannot change the run: {error}", str(path)) from error
     finally:
         claim.release()
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    name = f"file:{quote(os.fsencode(path.absolute()))}?mode=rw"  # no file is made
-    connection = sqlite3.connect(name, uri=True, timeout=_BUSY, isolation_level=None)
-    connection.execute("PRAGMA wal_autocheckpoint = 0")  # a hub that writes it does that itself
-    return connection

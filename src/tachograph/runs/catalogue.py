@@ -345,8 +345,4 @@ def _name_of(path: Path) -> str | None:
 
 def _written(path: Path) -> int:
     """Return the time at which a run's file, or its log, was last written: nanoseconds since the epoch."""
-    found = 0
-    for each in (path, path.with_name(path.name + "-wal")):
-        with contextlib.suppress(OSError):
-            found = max(found, each.stat().st_mtime_ns)
-    return found
+    return max((changed for changed, _ in stamp_of(path)), default=0)

@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
+from tachograph.runs._sqlite import connect
 from tachograph.runs.file_lock import in_use
 from tachograph.runs.store import StoreError, check_regular, check_schema
 
-_BUSY = 5.0  # seconds to wait for a hub that restores the file
 _TRIES, _PAUSE = 10, 0.01  # to look at a file that a hub opens or closes, and seconds between two of them
 _WITHOUT_LOG = "mode=ro&immutable=1"
 _WITHOUT_INDEX = "immutable=1&mode=ro"  # the same, of a file that has a log
@@ -99,8 +98,7 @@ class RunFile:
         raise AssertionError  # the last attempt returns or raises
 
     def _connected(self, how: str) -> sqlite3.Connection:
-        name = f"file:{quote(os.fsencode(self.path.absolute()))}?{how}"
-        connection = sqlite3.connect(name, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+        connection = connect(self.path, how)
         try:
             connection.execute("BEGIN")
             check_schema(connection, self.path)

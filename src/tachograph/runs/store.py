@@ -14,6 +14,7 @@ from typing import Any
 
 from tachograph.identity.run_id import file_safe
 from tachograph.runs._schema import create_schema, is_empty, schema_problem
+from tachograph.runs._sqlite import connect, write_transaction
 from tachograph.runs.file_lock import Claim
 from tachograph.runs.open_stores import OpenStores
 
@@ -23,7 +24,6 @@ _LOG_BYTES = 64 * 2**20
 _FEW = 256  # pages of the log: a moment's writing
 _LOG_PAGES = 4096  # 16 MiB
 _PAGE_BYTES = 4096
-_BUSY = 5.0  # seconds to wait for another process that writes
 
 
 class StoreError(OSError):
@@ -137,7 +137,7 @@ class Store:
             raise
 
     def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+        connection = connect(self.path, "mode=rw")
         try:
             connection.execute("PRAGMA synchronous = NORMAL")  # reads the file: one that is none is refused here
         except BaseException:
@@ -163,15 +163,8 @@ class Store:
         Raises:
             StoreError: it could not be written.
         """
-        with self._lent() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-                raise
+        with self._lent() as connection, write_transaction(connection):
+            yield connection
 
     @contextlib.contextmanager
     def _lent(self) -> Iterator[sqlite3.Connection]:
