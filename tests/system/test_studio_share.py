@@ -175,7 +175,17 @@ def test_thinned_points_are_smoothed_by_what_they_stand_for(tmp_path: Path, brow
         page.reload()
         until(page, lambda: lines(page, "wave"))
         ((xs, ys),) = lines(page, "wave")
+        (chart,) = page.evaluate("__studio.drawn()")
+        low, high = xs[len(xs) // 2], xs[len(xs) // 2 + 200]
+        page.goto(f"{path.as_uri()}#/run/noisy?x={x}&smooth=0.99&zoom.{chart['along']}={low},{high}")
+        page.reload()
+        until(page, lambda: lines(page, "wave") and len(lines(page, "wave")[0][0]) < len(xs))
+        ((near_xs, near_ys),) = lines(page, "wave")
     assert len(xs) < len(values)
+    known = dict(zip(xs, ys, strict=True))
+    seen = {at: y for at, y in zip(near_xs, near_ys, strict=True) if low <= at <= high}
+    assert len(seen) > 100
+    assert seen == {at: pytest.approx(known[at], abs=0.01) for at in seen}
     truth = list(accumulate(values, lambda average, value: 0.99 * average + 0.01 * value))
     apart = 1.0 if x == "own" else APART / SECOND
     off = [abs(y - truth[round((at - xs[0]) / apart)]) for at, y in zip(xs, ys, strict=True)][100:]

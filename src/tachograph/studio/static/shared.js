@@ -40,7 +40,13 @@ function curves({ metric, group, rank = null, low = null, high = null, x = null 
   if (!found) return "the file has no points of it";
   const all = found.curves.map((each, place) => along(each, found, place, x ?? "own"));
   const wanted = all.filter((each) => rank === null || String(each.rank) === String(rank));
-  return { curves: wanted.map((each) => ({ ...part(each, "x", low, high), nonfinite: each.nonfinite.filter(([at]) => (low === null || at >= low) && (high === null || at <= high)) })) };
+  return { curves: wanted.map((each) => ({ ...part(each, "x", low, high), points: pointsOf(each, low, high), nonfinite: each.nonfinite.filter(([at]) => (low === null || at >= low) && (high === null || at <= high)) })) };
+}
+
+/** Return about how many recorded points of a curve are between two x: as large a share of them as of its rows. */
+function pointsOf({ x, points }, low, high) {
+  const inside = x.filter((at) => (low === null || at >= low) && (high === null || at <= high));
+  return Math.round((points * inside.length) / Math.max(1, x.length));
 }
 
 /** Return a curve along an x axis: the file has that since the start, of which the time of day is made. */
