@@ -230,6 +230,25 @@ def test_reading_beside_a_hub_of_the_same_process_keeps_its_locks(tmp_path: Path
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 510, SHARED_LOCK)  # and afterwards it is free
 
 
+def test_a_run_that_is_read_can_be_continued_in_the_same_process(tmp_path: Path) -> None:
+    """A hub continues a run that was left by a killed one while its own Studio reads it."""
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=True, timeout=60)
+    path = path_of(tmp_path, "run")
+    assert path.with_name(f"{path.name}-wal").exists()
+    hub = Hub(tmp_path, run="another")
+    with RunFile(path, looking=True).snapshot():
+        hub.receive_logs(logs(rank(0, run="run"), *points([1.0])))
+    hub.close()
+    assert [each.points for each in runs.list(tmp_path) if each.id == "run"] == [1]
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from tachograph.runs.store import Store
+Store(Path(sys.argv[1]), "run").write("INSERT INTO tag VALUES (?)", [("left",)])
+os._exit(0)
+"""
 LOCKING = """
 import fcntl, sys
 fcntl.lockf(open(sys.argv[1], "r+b"), fcntl.LOCK_EX | fcntl.LOCK_NB, 510, int(sys.argv[2]))

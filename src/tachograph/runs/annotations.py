@@ -18,7 +18,7 @@ from tachograph.identity.launch import MOST_TAGS, notes_of, tags_of
 from tachograph.runs._sqlite import connect, write_transaction
 from tachograph.runs.catalogue import id_of
 from tachograph.runs.file_lock import Claim
-from tachograph.runs.store import StoreError, check_schema
+from tachograph.runs.store import StoreError, Writer, check_schema
 
 MOST_NAME = 200  # characters
 
@@ -118,6 +118,7 @@ def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
         claim = Claim(path)  # it is not deleted meanwhile
     except OSError as error:
         raise StoreError(error.errno, f"cannot change the run: {error.strerror}", str(path)) from error
+    writer = Writer()
     try:
         with contextlib.closing(connect(path, "mode=rw")) as connection:  # no file is made
             connection.execute("PRAGMA wal_autocheckpoint = 0")  # a hub that writes it does that itself
@@ -129,4 +130,5 @@ def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
             raise FileNotFoundError(errno.ENOENT, "the run was deleted", str(path)) from error
         raise StoreError(errno.EIO, f"cannot change the run: {error}", str(path)) from error
     finally:
+        writer.release()
         claim.release()

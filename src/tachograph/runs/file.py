@@ -13,7 +13,7 @@ from typing import Any
 
 from tachograph.runs._sqlite import connect
 from tachograph.runs.file_lock import in_use
-from tachograph.runs.store import StoreError, check_regular, check_schema
+from tachograph.runs.store import StoreError, Writer, check_regular, check_schema
 
 _TRIES, _PAUSE = 10, 0.01  # to look at a file that a hub opens or closes, and seconds between two of them
 _WITHOUT_LOG = "mode=ro&immutable=1"
@@ -27,8 +27,9 @@ class RunFile:
 
     Args:
         path: of the file.
-        looking: create and change no file, whether the run is finished, live, or left by a hub that was killed. For
-            short reads: a hub that begins to write a finished run disturbs them (see ``changed``).
+        looking: create and change no file, whether the run is finished, live, or left by a hub that was killed, unless
+            this process writes runs itself. For short reads: a hub that begins to write a finished run disturbs them
+            (see ``changed``).
 
     Attributes:
         damage: descriptions of the parts that could not be read so far, one line each.
@@ -61,7 +62,7 @@ class RunFile:
         """
         check_regular(self.path)
         # Without a folder that can be written there is no memory to share with a writer (SQLite, "WAL", "Read-Only").
-        looks = self._looking or not os.access(self.path.parent, os.W_OK)
+        looks = (self._looking and not Writer.exists()) or not os.access(self.path.parent, os.W_OK)
         before: tuple[int, int, int] | None = None
         try:
             connection, before = self._looked_at() if looks else (self._connected("mode=rw"), None)

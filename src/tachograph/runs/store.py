@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from tachograph.identity.run_id import file_safe
 from tachograph.runs._schema import create_schema, is_empty, schema_problem
@@ -26,8 +27,31 @@ _LOG_PAGES = 4096  # 16 MiB
 _PAGE_BYTES = 4096
 
 
+_writers: WeakSet[object] = WeakSet()
+
+
 class StoreError(OSError):
     """A run's file cannot be used; the message names the file and says why."""
+
+
+class Writer:
+    """A part of this process that writes runs, until :meth:`release`, or while it is alive.
+
+    SQLite maps the index of a log (-shm) once for all connections of a process. If a reader maps it read-only first, a
+    writer of the same file fails. So while the process has a writer, its readers open files as writers do.
+    """
+
+    def __init__(self) -> None:
+        _writers.add(self)
+
+    def release(self) -> None:
+        """Write no more."""
+        _writers.discard(self)
+
+    @staticmethod
+    def exists() -> bool:
+        """Return whether this process has one."""
+        return bool(_writers)
 
 
 class Store:
@@ -72,6 +96,7 @@ class Store:
         self._connection: sqlite3.Connection | None = None
         self._checkpoints: sqlite3.Connection | None = None
         self._closed = False
+        self._writer = Writer()
         with self._lock:
             self._wake()
         self._open_stores.use(self)
@@ -274,6 +299,7 @@ class Store:
             self._closed = True
             self._release()
         self._open_stores.forget(self)
+        self._writer.release()
 
     def _release(self) -> None:
         self._shut()

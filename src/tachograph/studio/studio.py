@@ -150,6 +150,7 @@ class Studio:
         """End every stream, and stop reading; from any thread."""
         self._closing.set()
         self._live.close()
+        self._edits.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _file(self, scope: Scope, receive: Receive, send: Send) -> None:
