@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import functools
 import os
 import re
 import sys
@@ -101,12 +100,13 @@ def group_parser(
     )
 
 
-def fail(command: str, why: str, code: int) -> int:
-    """Print the reason of a failure to stderr in one line, and return the exit code ``code``."""
+def fail(command: str, why: str, code: int, *, more_lines: Sequence[str] = ()) -> int:
+    """Print the reason of a failure to stderr in one line, and lines below it; return the exit code ``code``."""
     from tachograph.runs.export import printable  # it loads the store's modules, which a job does not wait for
 
     if sys.stderr is not None:  # if it is closed, only the exit code is left
-        sys.stderr.write(f"tachograph {command}: {printable(why)}\n")
+        lines = [f"tachograph {command}: {printable(why)}", *map(printable, more_lines)]
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
     return code
 
 
@@ -117,7 +117,6 @@ def print_errors(name: str) -> Callable[[Callable[[Sequence[str]], int]], Callab
     """
 
     def decorate(command: Callable[[Sequence[str]], int]) -> Callable[[Sequence[str]], int]:
-        @functools.wraps(command)
         def checked(arguments: Sequence[str]) -> int:
             try:
                 return command(arguments)

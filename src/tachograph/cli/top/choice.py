@@ -23,11 +23,13 @@ class PatternError(ValueError):
     Attributes:
         why: in words.
         place: of the first wrong character, from 0.
+        marked: the filter, and a mark below that character, in a line each.
     """
 
     def __init__(self, text: str, why: str, place: int) -> None:
         mark = " " * len(printable(text[:place])) + "^"
-        super().__init__(f"invalid filter: {why} at character {place + 1}:\n  {printable(text)}\n  {mark}")
+        super().__init__(f"invalid filter: {why} at character {place + 1}:")
+        self.marked = (f"  {printable(text)}", f"  {mark}")
         self.why = why
         self.place = place
 

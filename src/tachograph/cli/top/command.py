@@ -50,7 +50,7 @@ def command(arguments: Sequence[str]) -> int:
     try:
         compile_filter(options.filter)
     except PatternError as error:
-        return fail("top", str(error), WRONG_USAGE)
+        return fail("top", str(error), WRONG_USAGE, more_lines=error.marked)
     try:
         source = _source(options)
     except ValueError as error:
