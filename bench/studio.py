@@ -34,7 +34,7 @@ from many_runs import sweep
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.hub.hub import Hub
 from tachograph.recording.journal import LogEvent
-from tachograph.runs.store import path_of
+from tachograph.runs.store import run_path
 
 MILLION = 1_000_000
 RANKS, CHARTS, SECONDS = 10, 100, 12
@@ -179,7 +179,7 @@ def week() -> list[Goal]:
     many, begin = 7 * 86_400 // 10, time.time_ns() - 7 * 86_400 * 10**9
     with tempfile.TemporaryDirectory() as name:
         made = Hub(Path(name), run="job")
-        with closing(sqlite3.connect(path_of(Path(name), "job"))) as connection:
+        with closing(sqlite3.connect(run_path(Path(name), "job"))) as connection:
             connection.execute("INSERT INTO process (instance, resource) VALUES ('node', '{}')")
             for number in range(NODE_SERIES):
                 kind = "gauge" if number % 2 else "counter"

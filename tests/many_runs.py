@@ -8,7 +8,7 @@ import sqlite3
 from pathlib import Path
 
 from recorded_runs import points, record
-from tachograph.runs.store import path_of
+from tachograph.runs.store import run_path
 
 
 def sweep(store: Path, many: int, *, length: int = 20, prefix: str = "sweep") -> list[str]:
@@ -29,11 +29,11 @@ def sweep(store: Path, many: int, *, length: int = 20, prefix: str = "sweep") ->
         ("tachograph.summary", {"tachograph.summary": {"best": 1.0}}),
     )
     names = [first]
-    original = path_of(store, first)
+    original = run_path(store, first)
     _tell(original, 0)
     for number in range(1, many):
         name = f"{prefix}-{number:05}"
-        path = path_of(store, name)
+        path = run_path(store, name)
         shutil.copyfile(original, path)
         _tell(path, number)
         names.append(name)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hub_requests import SECOND, START, metrics, number
 from tachograph.hub.hub import Hub
-from tachograph.runs.store import path_of
+from tachograph.runs.store import run_path
 
 WEEK = 7 * 86_400
 EVERY = 10  # seconds
@@ -64,7 +64,7 @@ def store_week(store: Path, run: str, watched: list[Watched] | None = None, seco
     hub.tick()
     hub.close()
     many = seconds // EVERY
-    with closing(sqlite3.connect(path_of(store, run))) as connection:
+    with closing(sqlite3.connect(run_path(store, run))) as connection:
         known = [
             row
             for (row,) in connection.execute("SELECT id FROM series WHERE scope = 'tachograph.hardware' ORDER BY id")

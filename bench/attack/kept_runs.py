@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tachograph.runs.blocks import Block, unpack
-from tachograph.runs.store import path_of
+from tachograph.runs.store import run_path
 
 
 @dataclass
@@ -33,7 +33,7 @@ class KeptRun:
 def kept(store: Path, run: str) -> KeptRun:
     """Return a run."""
     found = KeptRun()
-    path = path_of(store, run)
+    path = run_path(store, run)
     if not path.exists():
         return found
     with contextlib.closing(sqlite3.connect(path)) as file:

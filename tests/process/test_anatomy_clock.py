@@ -21,7 +21,7 @@ import pytest
 import programs
 from tachograph.diagnosis.anatomy_series import EVENT, VERDICT_EVENT, AnatomyOfSteps
 from tachograph.diagnosis.phases import PHASES
-from tachograph.diagnosis.verdict_run import diagnosis, step_streams
+from tachograph.diagnosis.verdict_run import diagnose_run, step_streams
 from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry
 from tachograph.runs.file import RunFile, look
@@ -727,7 +727,7 @@ def test_ranks_of_data_parallel_training(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     with look(RunFile(tmp_path / "runs" / "job.db")) as reading:
         streams = step_streams(reading, recent=False)
-        found = [verdict.name for verdict in diagnosis(reading, 0, recent=False).verdicts]
+        found = [verdict.name for verdict in diagnose_run(reading, 0, recent=False).verdicts]
     for stream in streams:
         slept = json.loads((tmp_path / f"slept-{stream.rank}.json").read_text())
         assert_agrees(Result(slept, phases_of(stream.last), found))

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as classic
 
 from hubs import PROTOBUF, Serving, ask, points, request, serving
 from tachograph.hub.hub import Hub
-from tachograph.hub.server import PORT, address_of, listen
+from tachograph.hub.server import HUB_PORT, address_of, listen
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def test_a_port_is_never_shared() -> None:
 def test_the_usual_port_or_the_next_free_one() -> None:
     """Without a port it is 4318, or the next one that nobody has."""
     with listen("127.0.0.1", None) as first, listen("127.0.0.1", None) as second:
-        assert PORT <= first.getsockname()[1] < second.getsockname()[1]
+        assert HUB_PORT <= first.getsockname()[1] < second.getsockname()[1]
 
 
 @pytest.mark.parametrize("host", ["no such host", "host.invalid", "203.0.113.7", "x" * 300])

@@ -19,8 +19,8 @@ from studio import studio
 from tachograph import runs
 from tachograph.cli import main
 from tachograph.hub.hub import Hub
-from tachograph.runs.annotations import annotate, change_of
-from tachograph.runs.store import Store, StoreError, path_of
+from tachograph.runs.annotations import annotate, check_change
+from tachograph.runs.store import Store, StoreError, run_path
 
 PRE_RELEASE = "the file has schema version {}, written by a pre-release version of Tachograph"
 
@@ -39,13 +39,13 @@ def made(path: Path, version: int) -> bytes:
 def test_a_pre_release_file_is_refused_alone(version: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is listed with one sentence, cannot be opened, changed or continued, and no byte of it changes."""
     record(tmp_path, "good", *points([1.0]))
-    path = path_of(tmp_path, "old")
+    path = run_path(tmp_path, "old")
     before = made(path, version)
     why = PRE_RELEASE.format(version)
     assert {each.id: each.problem for each in runs.list(tmp_path)} == {"good": "", "old": why}
     for refused in (
         lambda: runs.open("old", tmp_path),
-        lambda: annotate(path, change_of(add=["tag"])),
+        lambda: annotate(path, check_change(add=["tag"])),
         lambda: Hub(tmp_path, run="old"),
     ):
         with pytest.raises(StoreError) as caught:
@@ -59,7 +59,7 @@ def test_a_pre_release_file_is_refused_alone(version: int, tmp_path: Path, capsy
 def test_the_studio_shows_the_others(tmp_path: Path) -> None:
     """A file of another version is listed with the reason, and the others are there."""
     record(tmp_path / "store", "good", *points([1.0]))
-    made(path_of(tmp_path / "store", "old"), 6)
+    made(run_path(tmp_path / "store", "old"), 6)
     with studio(tmp_path) as served:
         listed = {each["id"]: each["damage"] for each in served.ask("runs")["runs"]}
         assert listed == {"good": [], "old": [PRE_RELEASE.format(6)]}
@@ -73,19 +73,19 @@ def test_a_hub_that_begins_again_goes_on_with_the_others(tmp_path: Path, caplog:
     hub = Hub(tmp_path, clock=clock)
     hub.receive_metrics(metrics(rank(0, run="good"), number("loss", 0.5, time=clock.now)))
     hub.close()
-    made(path_of(tmp_path, "old"), 6)
+    made(run_path(tmp_path, "old"), 6)
     with caplog.at_level(logging.WARNING, "tachograph"):
         hub = Hub(tmp_path, clock=clock)
     assert only(hub.page()[1], "loss") == 0.5
     (said,) = caplog.messages
     assert said.startswith("cannot store the run old")
-    assert f"{PRE_RELEASE.format(6)}: '{path_of(tmp_path, 'old')}'" in said
+    assert f"{PRE_RELEASE.format(6)}: '{run_path(tmp_path, 'old')}'" in said
     hub.close()
 
 
 def test_a_database_of_another_program_is_not_touched(tmp_path: Path) -> None:
     """A file without our application_id is no run, whatever its version."""
-    path = path_of(tmp_path, "theirs")
+    path = run_path(tmp_path, "theirs")
     before = made(path, 0)
     why = "the file is an SQLite database, but not one of a Tachograph run"
     assert [each.problem for each in runs.list(tmp_path)] == [why]
@@ -97,7 +97,7 @@ def test_a_database_of_another_program_is_not_touched(tmp_path: Path) -> None:
 def test_a_file_tells_what_it_is(tmp_path: Path) -> None:
     """Its header has the number of the schema, and TACH as the application's."""
     Store(tmp_path, "run").close()
-    header = path_of(tmp_path, "run").read_bytes()[:100]
+    header = run_path(tmp_path, "run").read_bytes()[:100]
     assert (header[60:64], header[68:72]) == ((7).to_bytes(4, "big"), b"TACH")
 
 

@@ -19,7 +19,7 @@ from recorded_runs import DEFINITION, points, record, spoil
 from studio import Studio, studio
 from studio import record as run_for_real
 from tachograph.hub.hub import Hub
-from tachograph.runs.store import path_of
+from tachograph.runs.store import run_path
 
 EVIL = "<img src=x onerror=alert(1)>'\"; DROP TABLE block;--/../../é😀\n%2F?#&"
 RUN = f"the run {EVIL}"
@@ -220,11 +220,11 @@ def test_a_broken_file_is_told_of_and_the_others_are_there(tmp_path: Path) -> No
     """Damage and newer versions are words in the list; what can be read of a damaged run is read."""
     for name in ("good", "damaged", "newer", "torn"):
         record(tmp_path, name, *points([float(x) for x in range(3000)]))
-    path_of(tmp_path, "damaged").write_bytes(b"\0" * 9000)
-    with sqlite3.connect(path_of(tmp_path, "newer")) as connection:
+    run_path(tmp_path, "damaged").write_bytes(b"\0" * 9000)
+    with sqlite3.connect(run_path(tmp_path, "newer")) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    assert spoil(path_of(tmp_path, "torn"), lambda page: page[0] == 13 and b"CREATE " not in page)  # leaves of tables
+    assert spoil(run_path(tmp_path, "torn"), lambda page: page[0] == 13 and b"CREATE " not in page)  # leaves of tables
     with serving(tmp_path) as hub:
         served = Studio(hub.url)
         runs = {run["id"]: run for run in served.ask("runs")["runs"]}

@@ -23,7 +23,7 @@ from tachograph import runs
 from tachograph.cli import main
 from tachograph.hub.hub import Hub
 from tachograph.runs.file import RunFile
-from tachograph.runs.store import path_of
+from tachograph.runs.store import run_path
 
 SHARED_LOCK = 0x40000002  # SQLite, os.h: the first of 510 bytes
 
@@ -54,7 +54,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         send(hub.url, "killed", 7.0, 8.0, 9.0)
         hub.process.send_signal(signal.SIGKILL)
         hub.end()
-    assert path_of(folder, "killed").with_name("killed.db-wal").stat().st_size
+    assert run_path(folder, "killed").with_name("killed.db-wal").stat().st_size
     return folder
 
 
@@ -172,8 +172,8 @@ def test_beyond_loopback_a_token_is_needed(tmp_path: Path, capsys: pytest.Captur
 def test_one_run_that_cannot_be_read_is_listed_with_its_problem(tmp_path: Path) -> None:
     """The others are there; and an id that is wrong is answered with the nearest one."""
     record(tmp_path, "good", *points([1.0]))
-    path_of(tmp_path, "broken").write_text("no database at all, but long enough to look like one" * 40)
-    path_of(tmp_path, "folder").mkdir()
+    run_path(tmp_path, "broken").write_text("no database at all, but long enough to look like one" * 40)
+    run_path(tmp_path, "folder").mkdir()
     with alone(tmp_path) as studio:
         found = {each["id"]: each["damage"] for each in studio.ask("runs")["runs"]}
         assert found["good"] == []
@@ -233,7 +233,7 @@ def test_reading_beside_a_hub_of_the_same_process_keeps_its_locks(tmp_path: Path
 def test_a_run_that_is_read_can_be_continued_in_the_same_process(tmp_path: Path) -> None:
     """A hub continues a run that was left by a killed one while its own Studio reads it."""
     subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=True, timeout=60)
-    path = path_of(tmp_path, "run")
+    path = run_path(tmp_path, "run")
     assert path.with_name(f"{path.name}-wal").exists()
     hub = Hub(tmp_path, run="another")
     with RunFile(path, looking=True).snapshot():
@@ -258,7 +258,7 @@ fcntl.lockf(open(sys.argv[1], "r+b"), fcntl.LOCK_EX | fcntl.LOCK_NB, 510, int(sy
 def test_a_file_that_is_written_while_it_is_read_is_read_again(tmp_path: Path) -> None:
     """Whoever reads a finished run is told where a hub has begun to write it meanwhile."""
     record(tmp_path, "run", *points([1.0]))
-    file = RunFile(path_of(tmp_path, "run"), looking=True)
+    file = RunFile(run_path(tmp_path, "run"), looking=True)
     with file.snapshot():
         pass
     assert (file.changed, file.damage) == (False, [])
@@ -274,7 +274,7 @@ def test_a_file_that_is_written_while_it_is_read_is_read_again(tmp_path: Path) -
 def test_a_file_whose_hubs_come_and_go_is_looked_at_at_any_moment(tmp_path: Path) -> None:
     """A hub that opens, writes and closes the file again and again is in no look's way, or the look is done again."""
     record(tmp_path, "run", *points([1.0]))
-    path = path_of(tmp_path, "run")
+    path = run_path(tmp_path, "run")
     looks = again = newest = 0
     with subprocess.Popen([sys.executable, "-c", COMING_AND_GOING, str(tmp_path)]) as hubs:
         while hubs.poll() is None:
@@ -314,7 +314,7 @@ connection.close()
 def test_a_log_without_its_index_is_said(tmp_path: Path) -> None:
     """A log that lies there alone cannot be read without writing: what the file itself has is shown, and that said."""
     record(tmp_path, "run", *points([1.0, 2.0]))
-    path = path_of(tmp_path, "run")
+    path = run_path(tmp_path, "run")
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("INSERT INTO tag (name) VALUES ('new')")
     log = path.with_name("run.db-wal").read_bytes()

@@ -10,9 +10,9 @@ import pytest
 
 from many_runs import sweep
 from studio import Studio, alone
-from tachograph.runs.annotations import annotate, change_of
-from tachograph.runs.catalogue import delete
-from tachograph.runs.store import path_of
+from tachograph.runs.annotations import annotate, check_change
+from tachograph.runs.catalogue import delete_run_files
+from tachograph.runs.store import run_path
 
 MANY = 60
 
@@ -80,10 +80,10 @@ def test_a_filter_that_cannot_be_read_points_at_the_character(served: Studio) ->
 
 def test_a_change_is_in_the_next_answer(store: Path, served: Studio) -> None:
     """Runs are kept by the times and sizes of their files: one that is tagged, renamed or deleted is read again."""
-    annotate(path_of(store, "sweep-00007"), change_of(add=["chosen"], name="The seventh"))
+    annotate(run_path(store, "sweep-00007"), check_change(add=["chosen"], name="The seventh"))
     found = served.ask("table", filter="tag:chosen")
     assert [each["run"]["name"] for each in found["items"]] == ["The seventh"]
-    assert delete(path_of(store, "sweep-00008"))
+    assert delete_run_files(run_path(store, "sweep-00008"))
     again = served.ask("table", filter="id:sweep-00008")
     assert (again["total"], again["matched"]) == (MANY - 1, 0)
     assert again["version"] > found["version"]

@@ -21,7 +21,7 @@ from hubs import Serving, serving
 from programs import environment, write
 from recorded_runs import DEFINITION, points, record
 from tachograph.hub.hub import Hub
-from tachograph.runs.store import path_of
+from tachograph.runs.store import run_path
 from terminals import Terminal, terminal
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[31m[bold red]na\nme[/]\u202e\x9b5n ../ '; DROP TABLE <b>"
@@ -332,9 +332,9 @@ def test_a_run_that_is_deleted_meanwhile_is_missed_in_words(tmp_path: Path) -> N
     record(store, "job", *points([1.25]))
     with terminal(tmp_path, "top", "--store", str(store), "job", "--interval", "0.2", columns=200) as screen:
         screen.wait("1.25")
-        path_of(store, "job").rename(store / "elsewhere")
+        run_path(store, "job").rename(store / "elsewhere")
         screen.wait("1.25", "trying again")
-        (store / "elsewhere").rename(path_of(store, "job"))
+        (store / "elsewhere").rename(run_path(store, "job"))
         screen.wait("1.25", absent="trying again")
 
 
@@ -342,12 +342,12 @@ def test_a_file_that_is_overwritten_does_not_end_the_screen(tmp_path: Path) -> N
     """A file that is none any more, and then is one again, leaves the screen as it is."""
     store = tmp_path / "store"
     record(store, "job", *points([1.25]))
-    whole = path_of(store, "job").read_bytes()
+    whole = run_path(store, "job").read_bytes()
     with terminal(tmp_path, "top", "--store", str(store), "--interval", "0.2") as screen:
         screen.wait("1.25")
-        path_of(store, "job").write_bytes(b"no database" * 1000)
+        run_path(store, "job").write_bytes(b"no database" * 1000)
         screen.wait("1.25", "trying again")
-        path_of(store, "job").write_bytes(whole)
+        run_path(store, "job").write_bytes(whole)
         screen.wait("1.25", absent="trying again")
 
 

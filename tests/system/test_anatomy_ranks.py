@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import programs
-from tachograph.diagnosis.verdict_run import Diagnosis, StepStream, diagnosis, step_streams
+from tachograph.diagnosis.verdict_run import Diagnosis, StepStream, diagnose_run, step_streams
 from tachograph.runs.file import RunFile, look
 
 pytest.importorskip("torch")
@@ -125,7 +125,7 @@ def streams(ran: Path) -> list[StepStream]:
 def diagnosed(ran: Path) -> Diagnosis:
     """Return the diagnosis of the run."""
     with look(RunFile(ran)) as reading:
-        return diagnosis(reading, 0, recent=False)
+        return diagnose_run(reading, 0, recent=False)
 
 
 def test_each_rank_has_the_steps_of_the_program(streams: list[StepStream]) -> None:

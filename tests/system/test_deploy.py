@@ -21,7 +21,7 @@ from tachograph.cli.hub import build_parser as hub_options
 from tachograph.cli.init.grafana import datasources
 from tachograph.cli.run import read_options
 from tachograph.exporters.otlp.settings import _DEFAULT_PORT as OTLP_PORTS
-from tachograph.hub.server import PORT
+from tachograph.hub.server import HUB_PORT
 from tachograph.logger.influx_target import DATABASE
 from tachograph.logger.influx_target import PORT as INFLUXDB_PORT
 from tachograph.pipeline.settings import PROMETHEUS_PORT
@@ -41,12 +41,12 @@ HOSTS = {
     "gateway": OTLP,
     "gateway.cluster": OTLP,
     "gateway.example": OTLP,
-    "hub": {PORT},
+    "hub": {HUB_PORT},
     "influxdb": {INFLUXDB_PORT},
     "prometheus": {9090},
     "train-0.train": {29400},
-    "0.0.0.0": {*OF_A_COLLECTOR, PORT},  # noqa: S104 - as the files have it
-    "127.0.0.1": {*OF_A_COLLECTOR, PORT, INFLUXDB_PORT, 9090, 3000, 14318},  # the last beside a hub on one machine
+    "0.0.0.0": {*OF_A_COLLECTOR, HUB_PORT},  # noqa: S104 - as the files have it
+    "127.0.0.1": {*OF_A_COLLECTOR, HUB_PORT, INFLUXDB_PORT, 9090, 3000, 14318},  # the last beside a hub on one machine
 }
 OF_THE_RUNTIME = {"GOMEMLIMIT", "OTEL_RESOURCE_ATTRIBUTES", "K8S_NODE_NAME"}
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
@@ -120,7 +120,7 @@ def test_the_dockerfile_copies_what_is_there() -> None:
     (extras,) = re.findall(r"\)\[(.+)\]", text)
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert all(re.search(rf"^{extra} = \[", project, re.MULTILINE) for extra in extras.split(","))
-    assert re.findall(r"^EXPOSE (.+)$", text, re.MULTILINE) == [f"{PORT} {PROMETHEUS_PORT}"]
+    assert re.findall(r"^EXPOSE (.+)$", text, re.MULTILINE) == [f"{HUB_PORT} {PROMETHEUS_PORT}"]
     assert f"tachograph:{__version__}" in text
     (store,) = re.findall(r"TACHOGRAPH_STORE=(\S+)", text)
     assert re.search(rf"install --directory --owner=tachograph --mode=0700 {store}$", text, re.MULTILINE)
@@ -134,7 +134,7 @@ def test_hosts_and_ports_are_the_codes(path: Path) -> None:
         if not host.isdigit():
             assert int(port) in HOSTS[host], f"{host}:{port}"
     for port in re.findall(r"[pP]ort: (\d+)|--port[= ](\d+)|_PORT[=:]-?(\d{4,5})", text):
-        assert int("".join(port)) in {*OF_A_COLLECTOR, *OF_OTHERS, PORT}
+        assert int("".join(port)) in {*OF_A_COLLECTOR, *OF_OTHERS, HUB_PORT}
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -195,7 +195,7 @@ def test_commands_are_understood(place: str) -> None:
             assert read_options(words[1:]).command[0] == "torchrun"
         else:
             assert words[0] == "hub"
-            assert hub_options().parse_args(words[1:]).port == PORT
+            assert hub_options().parse_args(words[1:]).port == HUB_PORT
             assert "TACHOGRAPH_HUB_TOKEN" in container.env
 
 
@@ -269,7 +269,7 @@ def test_units_start_what_exists(unit: Path) -> None:
     state = f"%S/{parser['Service']['StateDirectory']}"
     if unit.stem == "tachograph-hub":
         arguments = [re.sub(r"\$\{(\w+)\}", lambda match: env[match[1]], word) for word in words[2:]]
-        assert hub_options().parse_args(arguments).port == PORT
+        assert hub_options().parse_args(arguments).port == HUB_PORT
         assert env["TACHOGRAPH_STORE"] == state
     else:
         assert (CONFIGS / Path(words[-1]).name).is_file()

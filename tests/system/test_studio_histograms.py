@@ -14,7 +14,7 @@ from browser import Tab, tab
 from hub_requests import SECOND, START
 from recorded_runs import Recorded, points, record, record_histograms
 from studio import studio
-from tachograph.runs.store import path_of
+from tachograph.runs.store import run_path
 
 pytest.importorskip("uvicorn")
 
@@ -43,11 +43,11 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     many = [Recorded("function.duration", [STEADY], attributes=about(f"f{at}")) for at in range(FUNCTIONS)]
     record_histograms(store, "functions", *many)
     record_histograms(store, "long", Recorded("step.duration", [STEADY] * 3))
-    _prolong(path_of(store, "long"), 5000)
+    _prolong(run_path(store, "long"), 5000)
     record_histograms(store, "live", Recorded("step.duration", [STEADY] * 2))
     sets = [{"optimizer": optimizer, "model": "small"} for optimizer in ("adam", "sgd")]
     record(store, "common", *(each for one in sets for each in points([1.0, 2.0], attributes=one)))
-    with sqlite3.connect(path_of(store, "common")) as connection:
+    with sqlite3.connect(run_path(store, "common")) as connection:
         connection.execute("UPDATE block SET level = 3")
     connection.close()
     with studio(folder) as served:

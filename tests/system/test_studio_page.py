@@ -20,7 +20,7 @@ from studio import record, studio
 from tachograph.hub.hub import Hub
 from tachograph.identity.launch import Launch
 from tachograph.recording.journal import CONFIG, SUMMARY
-from tachograph.runs.store import path_of
+from tachograph.runs.store import run_path
 
 pytest.importorskip("uvicorn")
 
@@ -96,7 +96,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     )
     for begin in (0, 1, 2):  # each a block of its own; the pages of the first are overwritten
         store_run(store, "broken", *points([begin + 0.123456789] * 2000, "wave", group="waves"), number=begin, day=5)
-    assert spoil(path_of(store, "broken"), lambda content: content.count(struct.pack("<d", 0.123456789)) > 100)
+    assert spoil(run_path(store, "broken"), lambda content: content.count(struct.pack("<d", 0.123456789)) > 100)
     with studio(folder) as served:
         yield served.url, store
 

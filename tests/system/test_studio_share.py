@@ -21,7 +21,7 @@ from recorded_runs import Recorded, points, record, record_histograms
 from tachograph.cli import main
 from tachograph.hub.hub import Hub
 from tachograph.identity.launch import Launch
-from tachograph.studio.share import bundled, shared_page
+from tachograph.studio.share import bundled, make_shared_page
 from watched_week import store_week
 
 pytest.importorskip("uvicorn")
@@ -169,7 +169,7 @@ def test_thinned_points_are_smoothed_by_what_they_stand_for(tmp_path: Path, brow
     values[0] = 9.0  # the largest of its stretch, so that the first x drawn is that of the first value
     record(tmp_path, "noisy", *points(values, "wave"), apart=APART)
     path = tmp_path / "run.html"
-    path.write_text(shared_page(tmp_path, "noisy"))
+    path.write_text(make_shared_page(tmp_path, "noisy"))
     with opened(browser, path) as page:
         page.goto(f"{path.as_uri()}#/run/noisy?x={x}&smooth=0.99")
         page.reload()
@@ -210,7 +210,7 @@ def test_a_million_points_are_five_megabytes(tmp_path: Path) -> None:
     spike = [float(x % 1000) + (5e6 if x == 61_234 else 0) for x in range(100_000)]
     for number in range(10):
         record(tmp_path, "big", *points(spike, "wave"), number=number)
-    page = shared_page(tmp_path, "big")
+    page = make_shared_page(tmp_path, "big")
     assert len(page.encode()) <= 5_000_000
     assert "5000234" in page
 
@@ -245,7 +245,7 @@ def _umask() -> int:
 
 def test_nothing_of_the_data_can_end_its_element(store: Path) -> None:
     """Names are inside JSON without markup; the policy allows the two scripts of the page and no other."""
-    page = shared_page(store, RUN)
+    page = make_shared_page(store, RUN)
     assert page.count("</script>") == 2
     assert "<img src=x" not in page
     assert "\u2028" not in page.split('id="shared">')[1].split("</script>")[0] or "\\u003c" in page

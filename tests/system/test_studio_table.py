@@ -15,7 +15,7 @@ from many_runs import sweep
 from recorded_runs import points, record
 from studio import Alone, alone
 from tachograph import runs
-from tachograph.runs.store import path_of
+from tachograph.runs.store import run_path
 
 MANY = 300
 ODD = '<img src=x onerror=alert(1)> "weird" 🦊/' + "long" * 12
@@ -144,7 +144,7 @@ def test_a_run_is_named_and_deleted_in_the_table(browser: Any, served: Any) -> N
         page.page.get_by_role("button", name="Delete", exact=True).click()
         page.until(lambda: "No run is called" in page.text(), "the end of the run")
         assert len(runs.list(served.folder)) == MANY
-    assert not path_of(served.folder, "sweep-00007").exists()
+    assert not run_path(served.folder, "sweep-00007").exists()
     with alone(served.folder) as reading, tab(browser, reading.url) as page:
         table(page)
         assert page.page.get_by_role("button", name="Edit").count() == 0
@@ -178,7 +178,7 @@ def test_an_empty_store_says_how_to_begin(browser: Any, tmp_path: Path) -> None:
 def test_ten_thousand_runs(browser: Any, tmp_path: Path) -> None:
     """They are all there, none is left out in silence: counted, filtered and scrolled to."""
     sweep(tmp_path, 10_000)
-    with sqlite3.connect(path_of(tmp_path, "sweep-09999")) as last:
+    with sqlite3.connect(run_path(tmp_path, "sweep-09999")) as last:
         assert last.execute("SELECT count(*) FROM tag").fetchone() == (1,)
     last.close()
     with alone(tmp_path) as many, tab(browser, many.url, size=SIZES["wide"]) as page:

@@ -15,8 +15,8 @@ from tachograph import runs
 from tachograph.cli import main
 from tachograph.hub.hub import Hub
 from tachograph.identity.launch import Launch
-from tachograph.runs.annotations import MOST_NAME, Change, annotate, change_of
-from tachograph.runs.store import StoreError, path_of
+from tachograph.runs.annotations import MOST_NAME, Change, annotate, check_change
+from tachograph.runs.store import StoreError, run_path
 
 
 @pytest.fixture
@@ -147,8 +147,8 @@ def test_a_removed_tag_stays_removed(store: Path) -> None:
     hub = Hub(store, run="live", clock=Clock())
     launch = Launch(START, "host", {}, ("sweep", "baseline"), "of the start")
     hub.launched(launch)
-    path = path_of(store, "live")
-    annotate(path, change_of(remove=["sweep"], notes="of the user"), clock=lambda: START + 1)
+    path = run_path(store, "live")
+    annotate(path, check_change(remove=["sweep"], notes="of the user"), clock=lambda: START + 1)
     hub.launched(launch)
     found = runs.open("live")
     assert (found.tags, found.notes) == (["baseline"], "of the user")
@@ -159,7 +159,7 @@ def test_a_removed_tag_stays_removed(store: Path) -> None:
 
 def test_many_at_once_lose_nothing(store: Path) -> None:
     """Threads that tag one run at the same time wait for one another."""
-    path = path_of(store, "a/run")
+    path = run_path(store, "a/run")
     threads = [threading.Thread(target=annotate, args=(path, Change(add=(f"tag {n}",)))) for n in range(16)]
     for thread in threads:
         thread.start()
@@ -170,13 +170,13 @@ def test_many_at_once_lose_nothing(store: Path) -> None:
 
 def test_a_run_that_is_gone_or_damaged_is_an_error(store: Path) -> None:
     """It is not made anew, and nothing is left beside it."""
-    gone = path_of(store, "gone")
+    gone = run_path(store, "gone")
     with pytest.raises(FileNotFoundError, match="the run was deleted"):
         annotate(gone, Change(add=("x",)))
     with pytest.raises(FileNotFoundError, match="the run has already been deleted"):
         runs.catalogue.delete(gone)
     assert not [each for each in store.joinpath("runs").iterdir() if each.name.startswith("gone")]
-    broken = path_of(store, "broken")
+    broken = run_path(store, "broken")
     broken.write_text("no database at all" * 100)
     with pytest.raises(StoreError, match="cannot change the run: file is not a database"):
         annotate(broken, Change(name="x"))
@@ -193,7 +193,7 @@ def test_a_change_keeps_what_it_is_given(
     add: list[str], remove: list[str], notes: str | None, name: str | None
 ) -> None:
     """Tags are there once, a name is what was typed, and notes have no control character but line ends and tabs."""
-    found = change_of(add, remove, notes, name)
+    found = check_change(add, remove, notes, name)
     assert (found.add, found.remove, found.name) == (tuple(dict.fromkeys(add)), tuple(dict.fromkeys(remove)), name)
     assert all(letter.isprintable() or letter in "\n\t\ufffd" for letter in found.notes or "")
     assert (found.notes is None) == (notes is None)

@@ -19,7 +19,7 @@ from recorded_runs import POINT, points, record, spoil
 from tachograph import runs
 from tachograph.hub.hub import Hub
 from tachograph.runs import CurveSummary, Moment, Point
-from tachograph.runs.store import path_of
+from tachograph.runs.store import run_path
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 SAID = st.fixed_dictionaries(
@@ -121,7 +121,7 @@ def test_damage_costs_no_more_than_it_hit(tmp_path: Path) -> None:
     """A block that is not as it was written leaves the others their summaries, and is named."""
     for number in (0, 1, 2):
         record(tmp_path, "run", *points([0.5 + number, 1.5 + number]), number=number)
-    with closing(sqlite3.connect(path_of(tmp_path, "run"))) as connection, connection:
+    with closing(sqlite3.connect(run_path(tmp_path, "run"))) as connection, connection:
         connection.execute("UPDATE block SET pairs = zeroblob(32) WHERE curve = 2")
     run = runs.open("run", tmp_path)
     found = [(each.points, each.last, each.min and each.min.value) for each in run.summaries()]
@@ -135,7 +135,7 @@ def test_a_damaged_file_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     for number in (0, 1, 2):
         record(tmp_path, "run", *points([0.123456789 + number] * 2000), number=number)
     pattern = struct.pack("<d", 0.123456789)
-    assert spoil(path_of(tmp_path, "run"), lambda content: content.count(pattern) > 100)
+    assert spoil(run_path(tmp_path, "run"), lambda content: content.count(pattern) > 100)
     run = runs.open("run", tmp_path)
     found = [each for each in run.summaries() if each.last is not None]
     for each in found:

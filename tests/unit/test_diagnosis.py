@@ -12,7 +12,7 @@ from hub_requests import START, Clock, logs, metrics, number, only, rank, shown
 from tachograph.cli import main
 from tachograph.cli._run_summary import diagnosis_lines
 from tachograph.diagnosis.phases import PHASES
-from tachograph.diagnosis.verdict_run import EVENT, diagnosis
+from tachograph.diagnosis.verdict_run import EVENT, diagnose_run
 from tachograph.hub.hub import Hub
 from tachograph.runs.file import RunFile, look
 from tachograph.studio._api import Api, Question
@@ -106,7 +106,7 @@ def test_a_straggler_is_found_in_the_file(tmp_path: Path) -> None:
     train(hub, 1, {**COMPUTE, "forward": 14.0})
     hub.close()
     with look(RunFile(tmp_path / "runs" / "run.db")) as reading:
-        found = diagnosis(reading, 0, recent=False)
+        found = diagnose_run(reading, 0, recent=False)
     assert [(each.name, each.ranks) for each in found.verdicts] == [("straggler", (1,))]
     assert found.scores[1] > 0.4
     assert found.scores[0] < 0
@@ -125,7 +125,7 @@ def test_a_slow_beginning_is_no_verdict(tmp_path: Path) -> None:
     hub.receive_logs(logs(rank(0), *sent))
     hub.close()
     with look(RunFile(tmp_path / "runs" / "run.db")) as reading:
-        assert diagnosis(reading, 0, recent=False).verdicts == []
+        assert diagnose_run(reading, 0, recent=False).verdicts == []
 
 
 def test_goodput_of_restarts(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_goodput_of_restarts(tmp_path: Path) -> None:
     train(hub, 0, COMPUTE, pid=200, begin=START + 10 * SECOND)
     hub.close()
     with look(RunFile(tmp_path / "runs" / "run.db")) as reading:
-        found = diagnosis(reading, 0, recent=False).goodput
+        found = diagnose_run(reading, 0, recent=False).goodput
     assert found is not None
     assert found.seconds["startup"] == pytest.approx(5)
     assert found.seconds["restart"] == pytest.approx(10 - took)
@@ -156,7 +156,7 @@ def test_programs_one_after_the_other_lose_nothing(tmp_path: Path, reason: str, 
     hub.receive_logs(begun)
     hub.close()
     with look(RunFile(tmp_path / "runs" / "run.db")) as reading:
-        found = diagnosis(reading, 0, recent=False).goodput
+        found = diagnose_run(reading, 0, recent=False).goodput
     assert found is not None
     assert found.seconds["lost"] == pytest.approx(took * lost)
     assert found.seconds["productive"] == pytest.approx(took * (2 - lost))
@@ -170,7 +170,7 @@ def test_foreign_events_spoil_nothing(tmp_path: Path) -> None:
     hub.receive_logs(logs(rank(0), (EVENT, {"steps": "many"}), (EVENT, {"steps": 5, "phases": [1]}), stream="odd"))
     hub.close()
     with look(RunFile(tmp_path / "runs" / "run.db")) as reading:
-        assert diagnosis(reading, 0, recent=True).goodput is not None
+        assert diagnose_run(reading, 0, recent=True).goodput is not None
 
 
 def test_the_page_of_metrics(tmp_path: Path) -> None:
@@ -206,5 +206,5 @@ def test_ranks_are_compared_over_the_same_steps(tmp_path: Path) -> None:
         hub.receive_logs(logs(rank(each), *((EVENT, totals(steps, phases, **warm)) for steps in at), stream=f"s{each}"))
     hub.close()
     with look(RunFile(tmp_path / "runs" / "run.db")) as reading:
-        found = diagnosis(reading, 0, recent=False)
+        found = diagnose_run(reading, 0, recent=False)
     assert [(each.name, each.ranks) for each in found.verdicts] == [("straggler", (1,))]

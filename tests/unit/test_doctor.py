@@ -13,7 +13,7 @@ import pytest
 from tachograph.diagnosis.doctor import Doctor
 from tachograph.diagnosis.doctor_processes import Processes
 from tachograph.diagnosis.doctor_stack import PYSPY, PySpy, Stack, stack_of
-from tachograph.diagnosis.incident import HangVerdict, Incident, attributes_of, incident_of
+from tachograph.diagnosis.incident import HangVerdict, Incident, incident_attributes, parse_incident
 from tachograph.identity.extra import install_command
 
 HERE = "this machine"
@@ -811,5 +811,5 @@ def test_picture(tmp_path: Path) -> None:
 def test_an_incident_survives_its_event() -> None:
     """An incident is read back from its event as it was."""
     made = Incident(3, 5, HangVerdict("hang", "blocked", (1, 2), "Rank 1 …", ("a note",)))
-    assert incident_of(attributes_of(made)) == made.data()
+    assert parse_incident(incident_attributes(made)) == made.data()
     assert math.isclose(made.data()["began"], 5)

@@ -19,7 +19,7 @@ from tachograph.identity.launch import Launch
 from tachograph.identity.program import StartMarks, note_status, signal_name
 from tachograph.runs.ending import Ending, Failure
 from tachograph.runs.file import RunFile, look
-from tachograph.runs.members import job_name, members
+from tachograph.runs.members import find_job_name, read_members
 from tachograph.studio.overview import Overview
 
 BEGIN = ("tachograph.process.start", {})
@@ -281,7 +281,7 @@ def test_the_program_is_the_jobs(tmp_path: Path, argv: list[str], named: str, ex
         hub.receive_metrics(metrics(rank(0, **{"service.name": named}), number("loss", 0.5)))
     hub.close()
     with look(RunFile(tmp_path / "runs" / "run.db")) as reading:
-        assert job_name(reading.rows, members(reading)) == expected
+        assert find_job_name(reading.rows, read_members(reading)) == expected
 
 
 def test_a_job_that_never_reported_is_on_the_page(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from tachograph.recording.journal import LogEvent
 from tachograph.recording.packed_points import ODD, PackedPoints
 from tachograph.runs.file import RunFile, look
 from tachograph.runs.sequence_numbers import SequenceNumbers, read_sequence_numbers
-from tachograph.runs.store import Store, path_of
+from tachograph.runs.store import Store, run_path
 from tachograph.runs.thinning import thin_points
 from tachograph.studio.charts import charts, curves, lines
 from tachograph.studio.overview import about
@@ -103,7 +103,7 @@ def bits(value: float) -> bytes:
 
 def stored(folder: Path) -> list[Stored]:
     """Return all points of the run, by metric, group and number."""
-    path = path_of(folder, "run")
+    path = run_path(folder, "run")
     found = [
         Stored(
             *(each.metric, each.group, dict(each.attributes), each.branch, each.seq, each.time_unix_nano),
@@ -228,7 +228,7 @@ def test_a_long_table_is_full_blocks(hub: Hub, tmp_path: Path) -> None:
         (-row, 5001 + row) for row in range(5000)
     ]
     assert [x for _, x, _ in xs(tmp_path, "small")] == [*range(1000)]
-    with sqlite3.connect(path_of(tmp_path, "run")) as connection:
+    with sqlite3.connect(run_path(tmp_path, "run")) as connection:
         sizes = "SELECT n FROM block JOIN curve ON curve.id = curve WHERE metric = ? ORDER BY seq0"
         assert connection.execute(sizes, ("loss",)).fetchall() == [(1024,)] * 4 + [(904,)]
         assert len(connection.execute(sizes, ("small",)).fetchall()) < 25
@@ -545,7 +545,7 @@ def test_a_stats_views_have_its_unit_over_seconds(hub: Hub, tmp_path: Path) -> N
         "load.mean": "By",
         "load.count": "",
     }
-    with look(RunFile(path_of(tmp_path, "run"))) as reading:
+    with look(RunFile(run_path(tmp_path, "run"))) as reading:
         drawn = charts(reading, curves(reading))
     assert [(each["x"]["units"], [scale["units"] for scale in each["scales"]]) for each in drawn] == [
         ("s", ["By"]),
@@ -648,7 +648,7 @@ def test_a_hub_thins_curves_after_samples(tmp_path: Path) -> None:
     clock = Clock()
     hub = Hub(tmp_path, run="run", clock=clock)
     send(hub, [packed_event(gauge(30_000, 0), 1, "s.p")])
-    with sqlite3.connect(path_of(tmp_path, "run")) as connection:
+    with sqlite3.connect(run_path(tmp_path, "run")) as connection:
         connection.execute("UPDATE block SET rest = x'00' WHERE id = 3")
     connection.close()
     live = hub._index.own
@@ -657,7 +657,7 @@ def test_a_hub_thins_curves_after_samples(tmp_path: Path) -> None:
     hub.tick()
     assert only(hub.page()[1], "tachograph_hub_points_thinned_total") == 14 * 1024
     hub.close()
-    with look(RunFile(path_of(tmp_path, "run"))) as reading:
+    with look(RunFile(run_path(tmp_path, "run"))) as reading:
         assert about(reading, "run", [], START, written=False)["thinned"] == 1
     run = runs.open("run", tmp_path)
     assert sum(int(each.more.get("count", 1)) for each in run.points()) == 3 * (30_000 - 1024)
@@ -726,7 +726,7 @@ def test_a_metric_and_a_gauge_of_one_name_are_told_apart(hub: Hub, tmp_path: Pat
     definition = ("tachograph.definition", {"metric": "loss", "group": "train"})
     hub.receive_logs(logs(rank(0), definition, *[("tachograph.metric", {**point, "x": x / 10}) for x in range(5)]))
     hub.close()
-    with look(RunFile(path_of(tmp_path, "run"))) as reading:
+    with look(RunFile(run_path(tmp_path, "run"))) as reading:
         found = [
             (each["metric"], each["curves"][0]["points"], chart["kind"], chart["shared"], chart["x"]["units"])
             for chart in charts(reading, curves(reading))

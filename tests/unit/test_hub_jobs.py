@@ -11,9 +11,9 @@ import pytest
 
 from hub_requests import Clock, logs, metrics, number, only, rank, shown
 from tachograph.hub.hub import Hub
-from tachograph.runs.ending import ending
+from tachograph.runs.ending import find_ending
 from tachograph.runs.file import RunFile, look
-from tachograph.runs.members import members
+from tachograph.runs.members import read_members
 
 BEGIN, END = ("tachograph.process.start", {}), ("tachograph.process.end", {"reason": "exit"})
 
@@ -45,8 +45,8 @@ def begin(hub: Hub, clock: Clock, stream: str, **who: Any) -> None:
 def stands(hub: Hub, clock: Clock) -> tuple[str, list[tuple[int, int, str, bool]]]:
     """Return how the run stands by its file, and its starts: pid, restart, how it ended, whether it is lost."""
     with look(RunFile(hub.store)) as reading:
-        found = members(reading)
-        state = ending(reading, found, clock.now, written=True).state
+        found = read_members(reading)
+        state = find_ending(reading, found, clock.now, written=True).state
     return state, [(each.pid, each.restart, each.ended, each.lost) for each in found[0].starts]
 
 
@@ -218,5 +218,5 @@ def test_a_rank_of_thousands_of_digits(tmp_path: Path, clock: Clock, text: str) 
     hub.receive_metrics(metrics({**rank(0), "dl.rank": text}, number("loss", 0.5)))
     assert [each["rank"] for each in hub.summary(at_the_end=True)["lost"]] == [None]
     with look(RunFile(hub.store)) as reading:
-        assert [each.rank for each in members(reading)] == [None]
+        assert [each.rank for each in read_members(reading)] == [None]
     hub.close()

@@ -16,7 +16,7 @@ from hub_requests import RANK_0, START, Clock, logs, metrics, number, only, rank
 from hubs import PROTOBUF, Command, command, descriptors
 from tachograph.hub.hub import Hub
 from tachograph.runs.open_stores import OpenStores
-from tachograph.runs.store import Store, StoreError, path_of
+from tachograph.runs.store import Store, StoreError, run_path
 
 
 def post(connection: http.client.HTTPConnection, signal_name: str, request: Any) -> None:
@@ -48,7 +48,7 @@ def test_more_runs_than_descriptors(tmp_path: Path, runs: int) -> None:
         assert hub.end(600) == 0
         store = Path(hub.first["store"])
     for index in range(runs):
-        with closing(sqlite3.connect(path_of(store, f"r{index}"))) as file:
+        with closing(sqlite3.connect(run_path(store, f"r{index}"))) as file:
             assert file.execute("SELECT seq FROM event ORDER BY seq").fetchall() == [(1,), (2,)]
             assert file.execute("SELECT count(*) FROM process").fetchall() == [(1,)]
             ((state,),) = file.execute("SELECT data FROM state").fetchall()
@@ -121,7 +121,7 @@ def test_a_file_that_is_deleted_while_it_rests(tmp_path: Path) -> None:
     hub = Hub(tmp_path, run="run", clock=clock, open_stores=OpenStores(1, 1))
     hub.receive_logs(logs({**RANK_0, "dl.run.id": "a"}, ("e", {})))
     hub.receive_logs(logs({**RANK_0, "dl.run.id": "b"}, ("e", {})))
-    path_of(tmp_path, "a").unlink()
+    run_path(tmp_path, "a").unlink()
     again = logs({**RANK_0, "dl.run.id": "a"}, ("e", {}), first=2)
     with pytest.raises(StoreError, match="deleted"):
         hub.receive_logs(again)

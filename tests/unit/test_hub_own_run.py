@@ -10,7 +10,7 @@ import pytest
 from hub_requests import Clock, histogram, logs, metrics, number, only, rank, shown
 from tachograph import runs
 from tachograph.hub.hub import Hub
-from tachograph.runs.store import StoreError, path_of
+from tachograph.runs.store import StoreError, run_path
 
 BEGIN, END = ("tachograph.process.start", {}), ("tachograph.process.end", {"reason": "exit"})
 
@@ -183,7 +183,7 @@ def test_a_hub_that_stands_alone_opens_no_run(tmp_path: Path, clock: Clock) -> N
     unnamed = {key: value for key, value in rank(0).items() if key != "dl.run.id"}
     hub.receive_metrics(metrics(unnamed, number("loss", 0.5, time=clock.now)))
     hub.close()
-    assert list(tmp_path.rglob("*.db")) == [path_of(tmp_path, "nobody")]
+    assert list(tmp_path.rglob("*.db")) == [run_path(tmp_path, "nobody")]
 
 
 def test_a_store_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tachograph import runs
 from tachograph.hub.hub import Hub
 from tachograph.runs.blocks import Block, Sample, pack, unpack
 from tachograph.runs.sequence_numbers import SequenceNumbers, read_sequence_numbers
-from tachograph.runs.store import Store, path_of
+from tachograph.runs.store import Store, run_path
 
 POINT = "tachograph.metric"
 NUMBERS = st.one_of(st.floats(), st.integers(-(2**63), 2**63 - 1))
@@ -112,7 +112,7 @@ def test_blocks_are_joined(hub: Hub, tmp_path: Path) -> None:
     assert [(each.seq, each.value, each.x) for each in found] == [(seq, seq / 3, seq) for seq in range(1, 3000)]
     assert [each.more.get("count") for each in found] == [None if seq % 7 else seq for seq in range(1, 3000)]
     assert all(each.more["elapsed"] == 0.1 for each in found)
-    with sqlite3.connect(path_of(tmp_path, "run")) as connection:
+    with sqlite3.connect(run_path(tmp_path, "run")) as connection:
         ((blocks, full, least),) = connection.execute("SELECT count(*), sum(n >= 1024), min(min) FROM block")
     connection.close()
     assert (full, least) == (2, 1 / 3)
@@ -150,12 +150,12 @@ def test_a_hub_killed_at_any_time(tmp_path: Path, after: int) -> None:
 def test_a_store_that_fails_takes_the_request_again(hub: Hub, tmp_path: Path) -> None:
     """Points of a request that could not be written are neither there nor taken for arrived."""
     hub.receive_logs(logs(rank(0), point(1.0), first=1))
-    with sqlite3.connect(path_of(tmp_path, "run")) as connection:
+    with sqlite3.connect(run_path(tmp_path, "run")) as connection:
         connection.execute("ALTER TABLE block RENAME TO elsewhere")
     connection.close()
     with pytest.raises(OSError, match="cannot use the file"):
         hub.receive_logs(logs(rank(0), point(2.0), first=2))
-    with sqlite3.connect(path_of(tmp_path, "run")) as connection:
+    with sqlite3.connect(run_path(tmp_path, "run")) as connection:
         connection.execute("ALTER TABLE elsewhere RENAME TO block")
     connection.close()
     hub.receive_logs(logs(rank(0), point(2.0), first=2))

@@ -10,7 +10,7 @@ import pytest
 from hub_requests import START, Clock, histogram, metrics, number, only, rank, shown
 from tachograph.hub._series import Limits
 from tachograph.hub.hub import Hub
-from tachograph.runs.store import path_of
+from tachograph.runs.store import run_path
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def silence(hub: Hub, clock: Clock, *, start: int = 1) -> None:
 
 def stored(folder: Path, name: str) -> list[tuple[float, float | None]]:
     """Return what the samples of a metric add up to."""
-    with sqlite3.connect(path_of(folder, "run")) as connection:
+    with sqlite3.connect(run_path(folder, "run")) as connection:
         query = "SELECT sum(value), sum(total) FROM sample JOIN series ON id = series WHERE name = ?"
         found = connection.execute(query, (name,)).fetchall()
     connection.close()
@@ -78,7 +78,7 @@ def test_a_state_that_is_not_legible_any_more(tmp_path: Path, clock: Clock, capl
     hub.receive_metrics(metrics(rank(0), *[number(name, 5, kind="counter") for name in ("a", "b")]))
     hub.tick()
     silence(hub, clock)
-    with sqlite3.connect(path_of(tmp_path, "run")) as connection:
+    with sqlite3.connect(run_path(tmp_path, "run")) as connection:
         connection.execute("UPDATE state SET data = '[1, 2, [3], null, null, null, [0, 0, 0], 0]'")
     connection.close()
     for name in ("a", "b"):

@@ -25,8 +25,15 @@ from tachograph.hub._series import HubInstrument, HubSeries, Limits, as_json
 from tachograph.hub._spread import HubSpread, Packing
 from tachograph.hub.hub import Hub
 from tachograph.recording.exponential import ExponentialBuckets, ExponentialCounts, ExponentialHistogram
-from tachograph.runs.spread import FEW, FINE_ENOUGH, joined, packed, since, unpacked
-from tachograph.runs.store import Store, path_of
+from tachograph.runs.spread import (
+    FEW,
+    FINE_ENOUGH,
+    join_histograms,
+    pack_histogram,
+    subtract_histogram,
+    unpack_histogram,
+)
+from tachograph.runs.store import Store, run_path
 
 SECOND = 10**9
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -52,7 +59,9 @@ def of(values: Sequence[float]) -> ExponentialHistogram:
 
 def whole(series: HubSeries) -> ExponentialHistogram:
     """Return the values of a series since it began."""
-    return unpacked(series.spread.snapshot()[0].packed()) if series.spread is not None else ExponentialHistogram()
+    return (
+        unpack_histogram(series.spread.snapshot()[0].packed()) if series.spread is not None else ExponentialHistogram()
+    )
 
 
 def series() -> HubSeries:
@@ -63,17 +72,19 @@ def series() -> HubSeries:
 def states(folder: Path) -> dict[str, ExponentialHistogram | None]:
     """Return the whole of each series in a run's file, by name."""
     query = "SELECT name, data FROM series JOIN state ON series = series.id WHERE shape = 'histogram'"
-    with closing(sqlite3.connect(path_of(folder, "run"))) as connection:
+    with closing(sqlite3.connect(run_path(folder, "run"))) as connection:
         found = {name: json.loads(data) for name, data in connection.execute(query)}
-    return {name: unpacked(base64.b64decode(data[-1])) if len(data) > 8 else None for name, data in found.items()}
+    return {
+        name: unpack_histogram(base64.b64decode(data[-1])) if len(data) > 8 else None for name, data in found.items()
+    }
 
 
 def samples(folder: Path, name: str) -> list[tuple[float, ExponentialHistogram | None]]:
     """Return count and spread of the samples of a series in a run's file."""
     query = "SELECT value, spread FROM sample JOIN series ON id = series WHERE name = ? ORDER BY time"
-    with closing(sqlite3.connect(path_of(folder, "run"))) as connection:
+    with closing(sqlite3.connect(run_path(folder, "run"))) as connection:
         found = connection.execute(query, (name,)).fetchall()
-    return [(count, None if spread is None else unpacked(spread)) for count, spread in found]
+    return [(count, None if spread is None else unpack_histogram(spread)) for count, spread in found]
 
 
 def same(one: ExponentialHistogram, two: ExponentialHistogram) -> bool:
@@ -93,7 +104,7 @@ def _listed(histogram: ExponentialHistogram) -> list[dict[int, int]]:
 def test_parts_joined_are_the_values(parts: list[list[float]]) -> None:
     """However values are parted, joined they are the same as counted at once, at a scale that is worth its room."""
     values = [value for part in parts for value in part]
-    found = joined(map(of, parts))
+    found = join_histograms(map(of, parts))
     assert same(found, of(values))
     width = max(len(found.positive.counts), len(found.negative.counts))
     assert width <= FEW or found.scale <= FINE_ENOUGH
@@ -104,7 +115,7 @@ def test_parts_joined_are_the_values(parts: list[list[float]]) -> None:
 @given(st.lists(finite), st.lists(finite, min_size=1))
 def test_what_came_since_is_what_was_added(before: list[float], after: list[float]) -> None:
     """A later state less an earlier one holds the values between, with the extremes that are new."""
-    found = since(of([*before, *after]), of(before))
+    found = subtract_histogram(of([*before, *after]), of(before))
     assert found.total == len(after)
     assert same(
         found._replace(minimum=math.nan, maximum=math.nan), of(after)._replace(minimum=math.nan, maximum=math.nan)
@@ -138,7 +149,7 @@ def test_any_order_of_deltas_ends_at_what_was_sent(lives: list[list[list[float]]
             found.restore(state)
     values = [value for _, _, _, part in points for value in part]
     assert same(whole(found), of(values))
-    assert same(joined([*taken, *(found.spread.sample() if found.spread else ())]), of(values))
+    assert same(join_histograms([*taken, *(found.spread.sample() if found.spread else ())]), of(values))
 
 
 @given(lives=st.lists(intervals, min_size=1, max_size=3), data=st.data())
@@ -164,7 +175,7 @@ def test_any_order_of_states_ends_at_the_last_ones(lives: list[list[list[float]]
             found.restore(saved)
     values = [value for life in lives for part in life for value in part]
     assert same(whole(found), of(values))
-    rest = joined([*taken, *(found.spread.sample() if found.spread else ())])
+    rest = join_histograms([*taken, *(found.spread.sample() if found.spread else ())])
     assert rest.total == len(values)
 
 
@@ -174,7 +185,7 @@ def test_a_sender_that_begins_anew_without_saying_so_goes_on() -> None:
     for time, values in ((1, [1.0, 2.0]), (2, [1.0, 2.0, 4.0]), (3, [8.0]), (4, [8.0, 0.5])):
         assert found.cumulative(0, time, of(values))
     assert not found.cumulative(0, 2, of([1.0]))
-    assert same(unpacked(found.snapshot()[0].packed()), of([1.0, 2.0, 4.0, 8.0, 0.5]))
+    assert same(unpack_histogram(found.snapshot()[0].packed()), of([1.0, 2.0, 4.0, 8.0, 0.5]))
 
 
 def test_many_restarts_are_bounded() -> None:
@@ -183,7 +194,7 @@ def test_many_restarts_are_bounded() -> None:
     for start in range(1, 1001):
         assert found.cumulative(start, start + 1, of([1.0]))
     assert not found.cumulative(1, 2, of([1.0]))
-    assert unpacked(found.snapshot()[0].packed()).total == 1000
+    assert unpack_histogram(found.snapshot()[0].packed()).total == 1000
     assert len(as_json([found.snapshot()[1]])) < 1000
     assert max(len(found.snapshot()[0].parts), len(found.stretch()), len(found.sample())) < 10
 
@@ -286,14 +297,14 @@ def test_a_hub_that_goes_on_loses_no_spread(tmp_path: Path, clock: Clock) -> Non
     assert found is not None
     assert same(found, of([1.0, 2.0, 4.0, 8.0, 0.5]))
     spreads = [spread for _, spread in samples(tmp_path, "step") if spread is not None]
-    assert same(joined(spreads), found)
+    assert same(join_histograms(spreads), found)
 
 
 def test_a_transaction_that_fails_loses_no_spread(tmp_path: Path, hub: Hub, clock: Clock) -> None:
     """What could not be written is in the sample that is written next, with what came meanwhile, once."""
 
     def renamed(one: str, two: str) -> None:
-        with closing(sqlite3.connect(path_of(tmp_path, "run"))) as connection:
+        with closing(sqlite3.connect(run_path(tmp_path, "run"))) as connection:
             connection.execute(f"ALTER TABLE {one} RENAME TO {two}")
             connection.commit()
 
@@ -312,14 +323,14 @@ def test_a_transaction_that_fails_loses_no_spread(tmp_path: Path, hub: Hub, cloc
     found = samples(tmp_path, "save")
     assert [count for count, _ in found] == [2.0, 6.0]
     assert [spread.total for _, spread in found if spread is not None] == [2, 6]
-    assert same(joined([spread for _, spread in found if spread is not None]), of(sent))
+    assert same(join_histograms([spread for _, spread in found if spread is not None]), of(sent))
 
 
 def test_thinning_joins_spreads(tmp_path: Path) -> None:
     """Two samples that become one have the spread of both; where one has none or a damaged one, that of the other."""
     store = Store(tmp_path, "run")
     values = statistics.NormalDist(0.01, 0.001).samples(2000, seed=1)
-    rows = [(1, time, 1.0, value, packed(of([value]))) for time, value in enumerate(values)]
+    rows = [(1, time, 1.0, value, pack_histogram(of([value]))) for time, value in enumerate(values)]
     rows[0] = (*rows[0][:4], b"damaged")
     rows[2] = (*rows[2][:4], None)
     with store.transaction() as connection:
@@ -328,9 +339,9 @@ def test_thinning_joins_spreads(tmp_path: Path) -> None:
         connection.executemany("INSERT INTO sample VALUES (?, ?, ?, ?, ?)", rows)
     assert History(store, most_bytes=1000).thin_samples() == 500
     found = store.read("SELECT value, spread FROM sample ORDER BY time")
-    spreads = [unpacked(spread) for _, spread in found]
+    spreads = [unpack_histogram(spread) for _, spread in found]
     assert [spread.total for spread in spreads[:3]] == [1, 1, 2]
-    assert same(joined(spreads), of([*values[1:2], *values[3:]]))
+    assert same(join_histograms(spreads), of([*values[1:2], *values[3:]]))
     assert math.fsum(count for count, _ in found) == 2000
     store.close()
 
@@ -338,7 +349,7 @@ def test_thinning_joins_spreads(tmp_path: Path) -> None:
 def test_samples_with_spreads_are_thinned_by_what_they_take(tmp_path: Path) -> None:
     """An eighth of the limit is left to samples: their spreads count, too."""
     values = statistics.NormalDist(0.01, 0.001).samples(100, seed=1)
-    for spread, gone in ((None, 0), (packed(joined([of(values)])), 1000)):
+    for spread, gone in ((None, 0), (pack_histogram(join_histograms([of(values)])), 1000)):
         store = Store(tmp_path, f"run-{gone}")
         with store.transaction() as connection:
             connection.execute("INSERT INTO process (id, instance, resource) VALUES (1, 'i', '{}')")

@@ -20,7 +20,7 @@ from tachograph.hub._history import History
 from tachograph.hub.hub import Hub
 from tachograph.runs.file_system import file_system
 from tachograph.runs.open_stores import OpenStores
-from tachograph.runs.store import Store, StoreError, path_of
+from tachograph.runs.store import Store, StoreError, run_path
 
 KILLED = """
 import itertools, os, sys
@@ -131,7 +131,7 @@ def test_an_unwritable_store(tmp_path: Path) -> None:
 
 def test_a_damaged_file(tmp_path: Path) -> None:
     """A file that is no database is an error that names it; it is not touched."""
-    path = path_of(tmp_path, "run")
+    path = run_path(tmp_path, "run")
     path.parent.mkdir()
     path.write_bytes(b"this is no database" * 1000)
     with pytest.raises(StoreError, match=r"damaged.*run\.db"):
@@ -142,7 +142,7 @@ def test_a_damaged_file(tmp_path: Path) -> None:
 def test_a_damaged_page(tmp_path: Path) -> None:
     """A database with a destroyed schema is an error, too."""
     Store(tmp_path, "run").close()
-    path = path_of(tmp_path, "run")
+    path = run_path(tmp_path, "run")
     content = bytearray(path.read_bytes())
     content[100:4096] = os.urandom(3996)
     path.write_bytes(content)
@@ -153,7 +153,7 @@ def test_a_damaged_page(tmp_path: Path) -> None:
 def test_a_newer_file(tmp_path: Path) -> None:
     """A file of a newer version is an error that says so."""
     Store(tmp_path, "run").close()
-    with sqlite3.connect(path_of(tmp_path, "run")) as connection:
+    with sqlite3.connect(run_path(tmp_path, "run")) as connection:
         connection.execute("PRAGMA user_version = 8")
     connection.close()
     with pytest.raises(StoreError, match="written by a newer Tachograph"):
@@ -164,7 +164,7 @@ def test_another_runs_damaged_file_costs_only_that_run(
     tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where the file of one of several runs is damaged, its metrics are shown all the same, and its events refused."""
-    path = path_of(tmp_path, "other")
+    path = run_path(tmp_path, "other")
     path.parent.mkdir()
     path.write_bytes(b"this is no database" * 1000)
     hub = Hub(tmp_path, clock=clock)
@@ -187,7 +187,7 @@ def test_the_history_is_thinned(tmp_path: Path, clock: Clock) -> None:
         clock.forward(1)
         hub.tick()
     hub.close()
-    with sqlite3.connect(path_of(tmp_path, "run")) as connection:
+    with sqlite3.connect(run_path(tmp_path, "run")) as connection:
         by_name = "SELECT value, total FROM sample JOIN series ON id = series WHERE name = ? ORDER BY time"
         gauges = connection.execute(by_name, ("loss",)).fetchall()
         differences = connection.execute(by_name, ("step",)).fetchall()
@@ -211,12 +211,12 @@ def test_the_last_value_is_a_sample_though_its_state_was_saved_before(tmp_path: 
         hub.tick()
         clock.forward(6)
     hub.close()
-    with closing(sqlite3.connect(path_of(tmp_path, "run"))) as connection:
+    with closing(sqlite3.connect(run_path(tmp_path, "run"))) as connection:
         by_name = "SELECT value FROM sample JOIN series ON id = series WHERE name = ? ORDER BY time"
         assert connection.execute(by_name, ("steps",)).fetchall() == [(10.0,), (20.0,)]
         assert connection.execute(by_name, ("load",)).fetchall() == [(1.0,), (1.0,)]
     Hub(tmp_path, run="run", clock=clock).close()
-    with closing(sqlite3.connect(path_of(tmp_path, "run"))) as connection:
+    with closing(sqlite3.connect(run_path(tmp_path, "run"))) as connection:
         assert connection.execute("SELECT count(*) FROM sample").fetchone() == (4,)
 
 
@@ -266,7 +266,7 @@ def test_damage_that_is_found_later_costs_only_that_run(tmp_path: Path, clock: C
     hub = Hub(tmp_path, clock=clock, open_stores=OpenStores(1, 1))
     for name in ("a", "b"):  # once b is used, the file of a is closed
         hub.receive_logs(logs(rank(0, run=name), *[("e", {"text": "x" * 500})] * 100))
-    path = path_of(tmp_path, "a")
+    path = run_path(tmp_path, "a")
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * (path.stat().st_size - 4096))
@@ -285,7 +285,7 @@ def test_states_are_json(tmp_path: Path) -> None:
     hub = Hub(tmp_path, run="run")
     hub.receive_metrics(metrics(rank(0), number("n", 1, attributes={"b": True, "a": [1, 2]})))
     hub.close()
-    with sqlite3.connect(path_of(tmp_path, "run")) as connection:
+    with sqlite3.connect(run_path(tmp_path, "run")) as connection:
         ((attributes,),) = connection.execute("SELECT attributes FROM series WHERE name = 'n'")
     connection.close()
     assert json.loads(attributes) == [["a", [1, 2]], ["b", True]]
@@ -296,7 +296,7 @@ def test_a_state_that_is_not_legible(tmp_path: Path, clock: Clock) -> None:
     hub = Hub(tmp_path, run="run", clock=clock)
     hub.receive_metrics(metrics(rank(0), number("n", 1)))
     hub.close()
-    with sqlite3.connect(path_of(tmp_path, "run")) as connection:
+    with sqlite3.connect(run_path(tmp_path, "run")) as connection:
         connection.execute("UPDATE state SET data = '[1, 2'")
     connection.close()
     with pytest.raises(StoreError, match=r"is invalid.*run"):
@@ -311,7 +311,7 @@ def test_a_store_that_fails_later(tmp_path: Path, clock: Clock, caplog: pytest.L
     """Where the file cannot be written any more, events are refused, and metrics are still on the page."""
     hub = Hub(tmp_path, run="run", clock=clock)
     hub.receive_metrics(metrics(rank(0), number("n", 1)))
-    with sqlite3.connect(path_of(tmp_path, "run")) as connection:
+    with sqlite3.connect(run_path(tmp_path, "run")) as connection:
         for table in ("event", "state"):
             connection.execute(f"DROP TABLE {table}")
     connection.close()

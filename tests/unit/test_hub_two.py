@@ -11,8 +11,8 @@ import pytest
 
 from hub_requests import Clock, logs, metrics, number, only, rank, shown
 from tachograph.hub.hub import Hub
-from tachograph.runs.file_lock import Claim, in_use
-from tachograph.runs.store import path_of
+from tachograph.runs.file_lock import Claim, is_in_use
+from tachograph.runs.store import run_path
 
 BEGIN, END = ("tachograph.process.start", {}), ("tachograph.process.end", {"reason": "exit"})
 FIRST: dict[str, Any] = rank(0, run="first")
@@ -46,7 +46,7 @@ def export(hub: Hub, clock: Clock, times: int, *others: Hub) -> None:
 
 def starts(folder: Path) -> list[tuple[Any, ...]]:
     """Return what the first run's file says of starts: how they ended, and whether they are lost."""
-    with sqlite3.connect(path_of(folder, "first")) as connection:
+    with sqlite3.connect(run_path(folder, "first")) as connection:
         found = connection.execute("SELECT ended, lost, times_lost FROM incarnation JOIN process ON id = process")
         listed = found.fetchall()
     connection.close()
@@ -135,14 +135,14 @@ def test_who_merely_looks_is_not_in_the_way(tmp_path: Path) -> None:
             looks.pop().release()
 
     looks.append(Claim(path, alone=True))
-    assert not in_use(path, sleep=sleep)
+    assert not is_in_use(path, sleep=sleep)
     looks.append(Claim(path, alone=True))
     first = Claim(path, sleep=sleep)
     assert looks == []
-    assert in_use(path)
+    assert is_in_use(path)
     second = Claim(path)
     assert (first.shared, second.shared) == (False, True)
     first.release()
-    assert in_use(path)
+    assert is_in_use(path)
     second.release()
-    assert not in_use(path)
+    assert not is_in_use(path)

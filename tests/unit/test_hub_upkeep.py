@@ -13,7 +13,7 @@ import pytest
 
 from hub_requests import Clock, histogram, logs, metrics, number, only, rank
 from tachograph.hub.hub import Hub
-from tachograph.runs.store import Store, path_of
+from tachograph.runs.store import Store, run_path
 from tachograph.runs.thinning import SAMPLE_BYTES, thin_samples
 
 
@@ -59,7 +59,7 @@ def test_the_log_does_not_grow_beside_a_writer(tmp_path: Path) -> None:
     for _ in range(20):
         fill(store, 20)
         store.checkpoint()
-        sizes.append(path_of(tmp_path, "run").with_name("run.db-wal").stat().st_size)
+        sizes.append(run_path(tmp_path, "run").with_name("run.db-wal").stat().st_size)
     assert sizes[-1] == sizes[4]
     store.close()
 
@@ -67,7 +67,7 @@ def test_the_log_does_not_grow_beside_a_writer(tmp_path: Path) -> None:
 def test_a_log_that_grew_beside_a_reader_shrinks(tmp_path: Path) -> None:
     """What the log needed while somebody read for long it gives back once that is over."""
     store = Store(tmp_path, "run", log_bytes=100_000)
-    log = path_of(tmp_path, "run").with_name("run.db-wal")
+    log = run_path(tmp_path, "run").with_name("run.db-wal")
     reader = sqlite3.connect(store.path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM event").fetchone()
@@ -84,7 +84,7 @@ def test_a_log_that_grew_beside_a_reader_shrinks(tmp_path: Path) -> None:
 
 def taken_over(folder: Path) -> int:
     """Return how many events are in the file itself, without its log."""
-    with closing(sqlite3.connect(f"{path_of(folder, 'run').as_uri()}?immutable=1", uri=True)) as file:
+    with closing(sqlite3.connect(f"{run_path(folder, 'run').as_uri()}?immutable=1", uri=True)) as file:
         try:
             return int(file.execute("SELECT count(*) FROM event").fetchone()[0])
         except sqlite3.OperationalError:  # there are no tables yet
@@ -94,7 +94,7 @@ def taken_over(folder: Path) -> int:
 def test_no_log_begins_anew_within_a_minute(tmp_path: Path, clock: Clock) -> None:
     """The writer that begins a log anew waits for the disk, and who has sent it that for the answer: rarely."""
     hub = Hub(tmp_path, run="run", clock=clock)
-    log = path_of(tmp_path, "run").with_name("run.db-wal")
+    log = run_path(tmp_path, "run").with_name("run.db-wal")
     sizes = []
     for sent in range(1, 8):
         assert taken_over(tmp_path) == (6 if sent == 7 else 0)
@@ -196,7 +196,7 @@ def refused(hub: Hub, table: str) -> Iterator[None]:
 
 def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
     """Return what a query finds in the run's file."""
-    with sqlite3.connect(path_of(folder, "run")) as connection:
+    with sqlite3.connect(run_path(folder, "run")) as connection:
         found = connection.execute(query).fetchall()
     connection.close()
     return found

@@ -13,7 +13,7 @@ from tachograph import runs
 from tachograph.cli import main
 from tachograph.hub.hub import Hub
 from tachograph.recording.own_metrics import REASONS
-from tachograph.runs.losses import MISSING, Loss, in_words
+from tachograph.runs.losses import MISSING, Loss, describe_losses
 
 
 def dropped(points: float, reason: str, destination: str, kind: str = "counter") -> Any:
@@ -109,4 +109,4 @@ def test_runs_show_tells_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 )
 def test_losses_in_words(found: list[Loss], said: str) -> None:
     """They are said as one number of points, and that of each reason with its destination."""
-    assert in_words(found) == said
+    assert describe_losses(found) == said

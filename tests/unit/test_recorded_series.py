@@ -19,7 +19,7 @@ from tachograph import runs
 from tachograph.cli import main
 from tachograph.hub.hub import Hub
 from tachograph.runs.buckets import Buckets, HistogramValues
-from tachograph.runs.store import path_of
+from tachograph.runs.store import run_path
 
 STEP = {"code.function.name": "step"}
 FIRST, SECOND_INTERVAL = [0.0104] * 98 + [0.5, 2.0], [0.0104, 0.0208, 0.0312]
@@ -188,7 +188,7 @@ def test_a_run_is_shown_with_its_histograms_and_counters(tmp_path: Path, capsys:
     assert float(cells["step.duration"][9]) <= 2.2
     assert cells["old"][-2:] == ["-", "rough"]
     assert cells["tokens"][3:] == ["1", "1,000", "modality=text"]
-    with sqlite3.connect(path_of(tmp_path, "run")) as connection:
+    with sqlite3.connect(run_path(tmp_path, "run")) as connection:
         connection.execute("UPDATE block SET level = 3")
     connection.close()
     assert main(["runs", "show", "run", "--store", str(tmp_path)]) == 0
@@ -198,7 +198,7 @@ def test_a_run_is_shown_with_its_histograms_and_counters(tmp_path: Path, capsys:
 def test_damaged_samples_are_told_and_the_others_are_read(tmp_path: Path) -> None:
     """Of a damaged exponential histogram count and sum are there, and the damage is noted."""
     record_histograms(tmp_path, "run", Recorded("step.duration", [FIRST, SECOND_INTERVAL]))
-    with sqlite3.connect(path_of(tmp_path, "run")) as connection:
+    with sqlite3.connect(run_path(tmp_path, "run")) as connection:
         connection.execute("UPDATE sample SET spread = x'0102' WHERE time = ?", (START,))
         connection.execute("UPDATE state SET data = '[1]'")
     connection.close()

@@ -9,10 +9,10 @@ import pytest
 from tachograph.runs import queries
 from tachograph.runs.blocks import Sample
 from tachograph.runs.file import RunFile, look
-from tachograph.runs.members import notes, tags
+from tachograph.runs.members import read_notes, read_tags
 from tachograph.runs.point_records import CurveRecord
 from tachograph.runs.queries import Rows, SeriesKey, StoredSample
-from tachograph.runs.store import Store, path_of
+from tachograph.runs.store import Store, run_path
 from tachograph.runs.writer import RunWriter, StartKey, open_transaction
 
 KEY = SeriesKey("training", "load", "1", "gauge", "[]")
@@ -63,8 +63,8 @@ def everything(rows: Rows) -> list[object]:
         queries.read_gauge_stretch(rows, 1, 0, 25),
         queries.count_samples(rows, 1, 0, 100, limit=2),
         list(queries.read_samples_since(rows, 20)),
-        tags(rows),
-        notes(rows),
+        read_tags(rows),
+        read_notes(rows),
     ]
 
 
@@ -75,7 +75,7 @@ def test_the_hub_and_readers_find_what_was_written(tmp_path: Path) -> None:
         write(writer)
     rows = everything(store.read)
     store.close()
-    file = RunFile(path_of(tmp_path, "run"))
+    file = RunFile(run_path(tmp_path, "run"))
     assert everything(file.rows) == rows
     with look(file) as reading:
         assert everything(reading.rows) == rows

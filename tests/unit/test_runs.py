@@ -19,7 +19,7 @@ from recorded_runs import DEFINITION, points, record
 from tachograph import runs
 from tachograph.cli import main
 from tachograph.hub.hub import Hub
-from tachograph.runs.store import path_of
+from tachograph.runs.store import run_path
 
 DAY = 86_400 * 10**9
 
@@ -43,7 +43,7 @@ def run(*arguments: str) -> int:
 def test_runs_are_an_attribute_of_the_package(store: Path) -> None:
     """``import tachograph`` is all that it takes."""
     assert [each.id for each in tachograph.runs.list()] == ["a/run"]
-    assert tachograph.runs.open("a/run").path == path_of(store, "a/run")
+    assert tachograph.runs.open("a/run").path == run_path(store, "a/run")
 
 
 def test_a_list_has_what_is_there(store: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_list_has_what_is_there(store: Path) -> None:
     first, second = runs.list()
     assert (first.id, first.start, first.processes, first.points, first.events) == ("a/run", START, 2, 5, 1)
     assert (second.id, second.start, second.last, second.in_use) == ("later", START + DAY, START + DAY, False)
-    assert first.size >= path_of(store, "a/run").stat().st_size > 0
+    assert first.size >= run_path(store, "a/run").stat().st_size > 0
     assert first.problem == ""
 
 

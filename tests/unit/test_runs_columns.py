@@ -21,7 +21,7 @@ from tachograph.cli import main
 from tachograph.hub.hub import Hub
 from tachograph.identity.launch import Launch
 from tachograph.recording.journal import CONFIG, SUMMARY
-from tachograph.runs.columns import FACTS, chosen
+from tachograph.runs.columns import RUN_FACTS, choose_runs
 
 DAY = 86_400 * SECOND
 PLACE = {"good": (0.1, 0.75), "best": (0.01, 0.91), "worst": (1.0, math.nan)}
@@ -100,7 +100,7 @@ def test_a_json_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert [each["summary.accuracy"] for each in found] == ["NaN", 0.91, 0.75]
     assert listed("--json") == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert all(tuple(each) == FACTS for each in found)
+    assert all(tuple(each) == RUN_FACTS for each in found)
     assert {each["id"]: "not a database" in each["problem"] for each in found}["broken"]
 
 
@@ -138,7 +138,7 @@ def test_whatever_a_key_holds_it_sorts(values: list[object], reverse: bool) -> N
     """Numbers before texts, both in order, the rest at the end; no run is lost or doubled."""
     example = runs.Summary("", Path(), 0, 0, 0, 0, 0, 0, False, "")
     listed_ = [example._replace(id=str(place), problem=value) for place, value in enumerate(values)]  # type: ignore[arg-type]
-    found = [row["problem"] for _, row in chosen(listed_, ["problem"], sort="problem", reverse=reverse)]
+    found = [row["problem"] for _, row in choose_runs(listed_, ["problem"], sort="problem", reverse=reverse)]
     assert sorted(map(repr, found)) == sorted(map(repr, values))
     missing = [value is None or (isinstance(value, float) and math.isnan(value)) for value in found]
     assert missing == sorted(missing)

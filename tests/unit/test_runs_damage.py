@@ -15,7 +15,7 @@ from tachograph import runs
 from tachograph.cli import main
 from tachograph.hub.hub import Hub
 from tachograph.runs.file import RunFile
-from tachograph.runs.store import StoreError, path_of
+from tachograph.runs.store import StoreError, run_path
 from tachograph.studio.overview import Overview
 
 
@@ -34,7 +34,7 @@ def run(*arguments: str) -> int:
 
 def test_a_file_of_a_newer_version(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A newer version's file is listed with that, and not read."""
-    path = path_of(store, "a/run")
+    path = run_path(store, "a/run")
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
@@ -51,7 +51,7 @@ def test_a_file_of_a_newer_version(store: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("content", [b"", b"this is no database" * 1000])
 def test_a_file_that_is_none(store: Path, content: bytes) -> None:
     """A file that holds no run is listed with its problem beside the others, and can be pruned."""
-    path = path_of(store, "broken")
+    path = run_path(store, "broken")
     path.write_bytes(content)
     problems = {each.id: each.problem for each in runs.list()}
     assert problems["a/run"] == ""
@@ -66,7 +66,7 @@ def test_of_a_damaged_file_the_rest_is_read(tmp_path: Path, capsys: pytest.Captu
     """Where pages are destroyed all other points are still read, and the damage is told."""
     record(tmp_path, "run", *points([float(i) for i in range(20_000)]), ("checkpoint", {}))
     record(tmp_path, "run", *points([float(i) for i in range(500)]), number=1)
-    path = path_of(tmp_path, "run")
+    path = run_path(tmp_path, "run")
     mark = struct.pack("<d", 7777.0)
     assert spoil(path, lambda page: mark in page) in (1, 2)  # value and x are together, the time is not
     run_ = runs.open("run", tmp_path)
@@ -88,7 +88,7 @@ def test_of_a_damaged_file_the_rest_is_read(tmp_path: Path, capsys: pytest.Captu
 def test_a_damaged_event(store: Path) -> None:
     """An event that is not legible is told, and the others are read."""
     record(store, "run", *[("e", {"i": i}) for i in range(3)])
-    with sqlite3.connect(path_of(store, "run")) as connection:
+    with sqlite3.connect(run_path(store, "run")) as connection:
         connection.execute("UPDATE event SET record = x'ff' WHERE seq = 2")
     connection.close()
     found = runs.open("run", store)
@@ -100,7 +100,7 @@ def test_a_damaged_event(store: Path) -> None:
 def test_whatever_table_is_damaged(tmp_path: Path, table: str, capsys: pytest.CaptureFixture[str]) -> None:
     """No damage is a traceback: each is told in a line, and the other tables are read."""
     record(tmp_path, "run", *points([float(i) for i in range(5000)]), ("checkpoint", {}))
-    path = path_of(tmp_path, "run")
+    path = run_path(tmp_path, "run")
     with sqlite3.connect(path) as connection:
         ((root,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))
         ((size,),) = connection.execute("PRAGMA page_size")
@@ -121,7 +121,7 @@ def test_whatever_table_is_damaged(tmp_path: Path, table: str, capsys: pytest.Ca
 @pytest.mark.parametrize("ending", ["", "-wal", "-journal"])
 def test_a_fifo_costs_its_own_run_alone(store: Path, ending: str) -> None:
     """A FIFO named like a run, or like a file beside one, is said to be no regular file; nothing waits for it."""
-    path = path_of(store, "fifo")
+    path = run_path(store, "fifo")
     if ending:
         record(store, "fifo", *points([1.0]))
     odd = path.with_name(path.name + ending)
@@ -143,7 +143,7 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELEC
 def test_an_endless_view_in_place_of_a_table_is_not_read(store: Path) -> None:
     """Only plain tables are read: a view in the place of one, which may never end, is damage that is told at once."""
     record(store, "endless", *points([1.0]))
-    with sqlite3.connect(path_of(store, "endless")) as connection:
+    with sqlite3.connect(run_path(store, "endless")) as connection:
         connection.execute("DROP TABLE block")
         connection.execute(f"CREATE VIEW block AS {ENDLESS}")
     connection.close()
@@ -156,7 +156,7 @@ def test_an_endless_view_in_place_of_a_table_is_not_read(store: Path) -> None:
 def test_a_query_that_never_ends_is_stopped(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each query has a limit, however it is made; its rows so far are read, and the file's damage is told."""
     monkeypatch.setattr("tachograph.runs.file._MOST_STEPS", 2_000_000)
-    file = RunFile(path_of(store, "a/run"))
+    file = RunFile(run_path(store, "a/run"))
     assert sum(1 for _ in file.rows("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"))
     assert file.damage == ["a query was canceled: the file takes too long to read"]
     assert list(file.rows("SELECT count(*) FROM process")) == [(1,)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tachograph.runs.filter import FilterError, parsed
+from tachograph.runs.filter import FilterError, parse_filter
 
 RUN: dict[str, Any] = {
     "id": "a/1",
@@ -73,7 +73,7 @@ RUN: dict[str, Any] = {
 )
 def test_a_filter_holds_for_a_run(text: str, holds: bool) -> None:
     """Comparisons, fields and texts are all to hold; keys are found behind their dot, configuration first."""
-    assert parsed(text).holds(RUN) is holds
+    assert parse_filter(text).holds(RUN) is holds
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_a_filter_holds_for_a_run(text: str, holds: bool) -> None:
 def test_a_filter_that_cannot_be_read_says_where_and_why(text: str, position: int, why: str) -> None:
     """The position is that of the character at fault, and the words say what to write."""
     with pytest.raises(FilterError, match=why.replace("?", r"\?")) as refused:
-        parsed(text)
+        parse_filter(text)
     assert refused.value.position == position
 
 
 def test_a_column_that_no_run_has_is_named_with_the_nearest() -> None:
     """A filter by a misspelt column finds nothing, and says so."""
-    assert parsed("lss < 3").unknown(RUN) == "no run has 'lss': did you mean 'loss'?"
-    assert parsed("loss < 3 ranks = 2").unknown(RUN) == ""
+    assert parse_filter("lss < 3").unknown(RUN) == "no run has 'lss': did you mean 'loss'?"
+    assert parse_filter("loss < 3 ranks = 2").unknown(RUN) == ""
 
 
 @given(some.text(alphabet='ab :-<>=!"\\3.e\n', max_size=20))
@@ -108,7 +108,7 @@ def test_any_text_is_a_filter_or_is_refused_within_it(text: str) -> None:
     """No text makes another error than the one with a position, which is in the text or right behind it."""
     at = 0
     try:
-        parsed(text).holds(RUN)
+        parse_filter(text).holds(RUN)
     except FilterError as error:
         at = error.position
     assert 0 <= at <= len(text)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from many_runs import sweep
-from tachograph.runs.annotations import annotate, change_of
-from tachograph.runs.catalogue import Stamps, delete, paths_in, stamp_of
-from tachograph.runs.store import path_of
+from tachograph.runs.annotations import annotate, check_change
+from tachograph.runs.catalogue import Stamps, delete_run_files, paths_in, read_stamp
+from tachograph.runs.store import run_path
 
 
 def settled(folder: Path) -> None:
@@ -22,7 +22,7 @@ def settled(folder: Path) -> None:
 
 def stamps_of(folder: Path) -> dict[str, object]:
     """Return the stamps as they are, read one by one."""
-    return {path.name: stamp_of(path) for path in paths_in(folder)}
+    return {path.name: read_stamp(path) for path in paths_in(folder)}
 
 
 def test_each_change_is_seen(tmp_path: Path) -> None:
@@ -32,9 +32,9 @@ def test_each_change_is_seen(tmp_path: Path) -> None:
     assert stamps.read() == stamps_of(tmp_path)
     assert len(stamps.read()) == 3
     settled(tmp_path)
-    tagged = path_of(tmp_path, names[1])
+    tagged = run_path(tmp_path, names[1])
     before = stamps.read()[tagged.name]
-    annotate(tagged, change_of(add=["chosen"]))
+    annotate(tagged, check_change(add=["chosen"]))
     assert stamps.read()[tagged.name] != before
     settled(tmp_path)
     log = tagged.with_name(f"{tagged.name}-wal")
@@ -45,7 +45,7 @@ def test_each_change_is_seen(tmp_path: Path) -> None:
         stamps.read()
     log.unlink()
     assert stamps.read() == stamps_of(tmp_path)
-    assert delete(path_of(tmp_path, names[0]))
+    assert delete_run_files(run_path(tmp_path, names[0]))
     assert stamps.read() == stamps_of(tmp_path)
     assert len(stamps.read()) == 2
 
@@ -66,7 +66,7 @@ def test_a_change_right_after_a_reading_is_seen(tmp_path: Path) -> None:
     assert stamps.read() == {}
     (first,) = sweep(tmp_path, 1)
     folder = (tmp_path / "runs").stat().st_mtime_ns
-    assert list(stamps.read()) == [path_of(tmp_path, first).name]
-    path_of(tmp_path, "second").write_bytes(b"")
+    assert list(stamps.read()) == [run_path(tmp_path, first).name]
+    run_path(tmp_path, "second").write_bytes(b"")
     os.utime(tmp_path / "runs", ns=(folder, folder))
     assert len(stamps.read()) == 2

@@ -14,8 +14,8 @@ from starlette.applications import Starlette
 
 from hub_requests import SECOND, START
 from recorded_runs import points, record
-from tachograph.runs.file import Abandoned
-from tachograph.runs.store import path_of
+from tachograph.runs.file import AbandonedError
+from tachograph.runs.store import run_path
 from tachograph.studio._api import MOST_CURVES, MOST_PARTS, MOST_SERIES, Api, Question, Unanswered, encoded, text
 from tachograph.studio._comparison import MOST_RUNS, Comparison
 from tachograph.studio._edits import MOST_BYTES, Edits
@@ -158,14 +158,14 @@ def test_a_question_while_runs_are_read(store: Path) -> None:
 
 def test_reading_is_given_up(recorded: Path) -> None:
     """A server that ends reads no further run."""
-    with pytest.raises(Abandoned):
+    with pytest.raises(AbandonedError):
         Overview(recorded, now, lambda: True).runs()
 
 
 def test_runs_beside_each_other(store: Path) -> None:
     """In the order asked for: their columns, the metrics with the runs that have each; and those that are gone."""
     comparison = Comparison(Overview(store, now, never, outlined=True), now, never)
-    path_of(store, "broken").write_bytes(b"no database " * 100)
+    run_path(store, "broken").write_bytes(b"no database " * 100)
     for _ in range(2):  # the second one reads no metric again
         told = comparison.ask(asked("compare", "run=b&run=a&run=c&run=b&run=aa&run=broken"))
         assert [each["run"]["id"] for each in told["runs"]] == ["b", "a", "c", "broken"]

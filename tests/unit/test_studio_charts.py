@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from examples import examples
 from recorded_runs import DEFINITION, points, record
 from tachograph.runs.file import RunFile, look
-from tachograph.runs.store import path_of
+from tachograph.runs.store import run_path
 from tachograph.studio.charts import AGREE, MOST_AXES, charts, curves
 
 METRIC = st.tuples(st.floats(-1e9, 1e9) | st.just(float("nan")), st.sampled_from([None, "a", "b", "c"]), st.booleans())
@@ -28,7 +28,7 @@ def test_a_chart_has_two_axes_at_most_and_what_shares_one_agrees(found: list[tup
         values += points([value], f"m{place}", group="g")
     with tempfile.TemporaryDirectory() as folder:
         record(Path(folder), "run", *definitions, *values)
-        with look(RunFile(path_of(Path(folder), "run"))) as reading:
+        with look(RunFile(run_path(Path(folder), "run"))) as reading:
             drawn = charts(reading, curves(reading))
     names = sorted(each["metric"] for chart in drawn for each in chart["metrics"])
     assert names == [f"m{place}" for place in range(len(found))]

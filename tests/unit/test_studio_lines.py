@@ -14,8 +14,8 @@ from hub_requests import SECOND, START, Clock, logs, rank
 from tachograph.hub.hub import Hub
 from tachograph.runs.blocks import PAIR, Sample, pack, unpack
 from tachograph.runs.file import RunFile, look
-from tachograph.runs.store import path_of
-from tachograph.runs.window import Drawing, Stretch, means, stretches
+from tachograph.runs.store import run_path
+from tachograph.runs.window import Drawing, Stretch, means, read_stretches
 from tachograph.runs.x_axis import Placed, XAxis
 
 VALUES = st.floats(-1e6, 1e6) | st.sampled_from([float("inf"), float("nan")])
@@ -95,13 +95,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ]
         hub.receive_logs(logs(rank(0), *sent, first=1 + first, apart=SECOND))
     hub.close()
-    return path_of(store, "run")
+    return run_path(store, "run")
 
 
 def drawn(file: Path, how: Drawing) -> Stretch:
     """Return the only branch."""
     with look(RunFile(file)) as reading:
-        (found,) = stretches(reading, 1, how)
+        (found,) = read_stretches(reading, 1, how)
     return found
 
 
@@ -145,7 +145,7 @@ def test_the_line_of_a_throttled_curve_is_that_of_its_values(tmp_path: Path, pai
     with pytest.MonkeyPatch.context() as patch:
         if not numpy:
             bare(patch)
-        whole = drawn(path_of(tmp_path, "run"), Drawing(pairs))
+        whole = drawn(run_path(tmp_path, "run"), Drawing(pairs))
     assert whole.exact is (pairs == 1000)
     assert max(whole.y) == 100.0
     assert whole.line == [1.0] * len(whole.x)

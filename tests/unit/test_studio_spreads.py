@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hub_requests import START
 from recorded_runs import Recorded, record_histograms
 from tachograph.runs.file import RunFile, look
-from tachograph.runs.store import path_of
+from tachograph.runs.store import run_path
 from tachograph.studio.spreads import MOST_COLUMNS, spreads
 
 VALUES = st.lists(st.floats(1e-300, 1e300) | st.floats(-1e3, -1e-3) | st.just(0.0), min_size=1, max_size=20)
@@ -23,7 +23,7 @@ def counted(*recorded: Recorded, **how: Any) -> dict[str, Any]:
     """Return the counts of what some ranks have recorded."""
     with tempfile.TemporaryDirectory() as store:
         record_histograms(Path(store), "run", *recorded)
-        with look(RunFile(path_of(Path(store), "run"), looking=True), lambda: False) as reading:
+        with look(RunFile(run_path(Path(store), "run"), looking=True), lambda: False) as reading:
             numbers = [row[0] for row in reading.rows("SELECT id FROM series WHERE shape = 'histogram' ORDER BY id")]
             return spreads(reading, numbers, **how)
 

@@ -18,12 +18,12 @@ from hub_requests import SECOND, START, logs, rank
 from recorded_runs import Recorded, points, record, record_histograms
 from tachograph.hub.hub import Hub
 from tachograph.metric import Metric
-from tachograph.runs.blocks import PAIR, Block, Raw, Sample, kind_of, pack
+from tachograph.runs.blocks import PAIR, Block, Raw, Sample, nonfinite_name, pack
 from tachograph.runs.buckets import Buckets, HistogramValues
-from tachograph.runs.file import Abandoned, RunFile, look
+from tachograph.runs.file import AbandonedError, RunFile, look
 from tachograph.runs.recorded import add_intervals
-from tachograph.runs.store import path_of
-from tachograph.runs.window import Drawing, Stretch, stretch, stretches, windowed
+from tachograph.runs.store import run_path
+from tachograph.runs.window import Drawing, Stretch, read_stretches, stretch, windowed
 from tachograph.studio._arrivals import Heads
 from tachograph.studio.charts import samples
 
@@ -102,10 +102,10 @@ def test_only_blocks_that_overlap_a_window_count(
     for first in range(0, len(sent), 7):
         hub.receive_logs(logs(rank(0), *sent[first : first + 7], first=1 + first))
     hub.close()
-    with look(RunFile(path_of(folder, "run"))) as reading:
-        whole = next(stretches(reading, 1, Drawing(1000)))
+    with look(RunFile(run_path(folder, "run"))) as reading:
+        whole = next(read_stretches(reading, 1, Drawing(1000)))
         assert (whole.points, whole.x) == (len(xs), sorted(map(float, xs)))
-        part = next(stretches(reading, 1, Drawing(1000, low, high)), None)
+        part = next(read_stretches(reading, 1, Drawing(1000, low, high)), None)
     expected = [x for x in whole.x if low <= x <= high]
     assert [x for x in (part.x if part else []) if low <= x <= high] == expected
 
@@ -122,8 +122,8 @@ def test_of_more_points_than_are_read_at_once_no_spike_is_missing(
     for first in range(0, len(sent), 11):
         hub.receive_logs(logs(rank(0), *sent[first : first + 11], first=1 + first))
     hub.close()
-    with look(RunFile(path_of(folder, "run"))) as reading:
-        (line,) = stretches(reading, 1, Drawing(pairs, at_once=at_once))
+    with look(RunFile(run_path(folder, "run"))) as reading:
+        (line,) = read_stretches(reading, 1, Drawing(pairs, at_once=at_once))
     assert line.points == len(values)
     assert set(zip(line.x, line.y, strict=True)) <= {(float(x), value) for x, value in enumerate(values)}
     finite = list(filter(isfinite, values))
@@ -178,13 +178,13 @@ def test_odd_values_are_drawn_as_themselves_where_they_happened(
     bench.pass_on(everything=True)
     folder: Path = tmp_path_factory.mktemp("run")
     record(folder, "run", *[("tachograph.metric", attributes) for attributes in bench.logged()])
-    with look(RunFile(path_of(folder, "run"))) as reading:
-        (whole,) = stretches(reading, 1, Drawing(1000))
-        (thinned,) = stretches(reading, 1, Drawing(1))
+    with look(RunFile(run_path(folder, "run"))) as reading:
+        (whole,) = read_stretches(reading, 1, Drawing(1000))
+        (thinned,) = read_stretches(reading, 1, Drawing(1))
         heads = Heads()
         heads.known = {1: 0}
         news = [point for entry in heads.arrived(reading).curves for point in entry["points"]]
-    recorded = {(float(x), kind_of(value)) for x, value in enumerate(values) if not isfinite(value)}
+    recorded = {(float(x), nonfinite_name(value)) for x, value in enumerate(values) if not isfinite(value)}
     kinds = {kind for _, kind in recorded}
     for found in (whole.nonfinite, thinned.nonfinite, [(x, kind) for x, _, kind in filter(_is_odd, news)]):
         assert set(found) <= recorded
@@ -203,8 +203,8 @@ def _is_odd(point: list[object]) -> bool:
 def test_a_count_alone_is_drawn_as_nan_at_its_point(tmp_path: Path) -> None:
     """Runs of earlier versions tell only how many values of an interval were not finite."""
     record(tmp_path, "run", *points([1.0, inf], min=0.5, max=2.0, count=9, nonfinite=2))
-    with look(RunFile(path_of(tmp_path, "run"))) as reading:
-        (line,) = stretches(reading, 1, Drawing(1000))
+    with look(RunFile(run_path(tmp_path, "run"))) as reading:
+        (line,) = read_stretches(reading, 1, Drawing(1000))
     assert sorted(line.nonfinite) == [(0.0, "NaN"), (1.0, "Infinity"), (1.0, "NaN")]
 
 
@@ -224,7 +224,7 @@ def test_whoever_stops_waiting_stops_the_reading(tmp_path: Path) -> None:
         asked.append(1)
         return len(asked) > 2
 
-    with look(RunFile(path_of(tmp_path, "run")), abandoned) as reading, pytest.raises(Abandoned):
+    with look(RunFile(run_path(tmp_path, "run")), abandoned) as reading, pytest.raises(AbandonedError):
         list(reading.rows("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"))
 
 
@@ -261,7 +261,7 @@ def test_of_many_samples_neighbours_are_one(
     """Counts, sums and extremes of all samples are there, however few points they become; no quantile lies outside."""
     store = tmp_path_factory.mktemp("samples")
     record_histograms(store, "run", Recorded("step.duration", intervals))
-    with look(RunFile(path_of(store, "run"))) as reading:
+    with look(RunFile(run_path(store, "run"))) as reading:
         (found,) = samples(reading, [1], most=most)
         (whole,) = samples(reading, [1])
         (part,) = samples(reading, [1], low=START + 30 * SECOND + 1, high=START + 50 * SECOND)

@@ -11,7 +11,7 @@ import pytest
 from hub_requests import SECOND, START
 from recorded_runs import spoil
 from tachograph.runs.file import RunFile, look
-from tachograph.runs.store import path_of
+from tachograph.runs.store import run_path
 from tachograph.studio.charts import samples
 from tachograph.studio.thinned_samples import FEW, MOST
 from watched_week import EVERY, MACHINE, Watched, store_week
@@ -22,7 +22,7 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the file of a run with a week of one gauge and of one counter."""
     store = tmp_path_factory.mktemp("week")
     store_week(store, "run", [MACHINE[0], MACHINE[5]])
-    return path_of(store, "run")
+    return run_path(store, "run")
 
 
 def asked(path: Path, **more: Any) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ def test_few_samples_are_left_alone(tmp_path: Path, many: int) -> None:
     """Up to twice as many as a chart has stretches are sent as they are, beyond that they are thinned."""
     gauge = Watched("system.memory.utilization", "1", "gauge", {}, float)
     store_week(tmp_path, "run", [gauge], seconds=(many - 1) * EVERY)
-    (found,) = asked(path_of(tmp_path, "run"))
+    (found,) = asked(run_path(tmp_path, "run"))
     assert ("joined" in found) is (many > FEW * MOST)
     assert (len(found["time"]) == many) is (many <= FEW * MOST)
     assert len(found["time"]) >= min(many, MOST - 1)
@@ -86,7 +86,7 @@ def test_few_samples_are_left_alone(tmp_path: Path, many: int) -> None:
 def test_damage_is_noted(tmp_path: Path) -> None:
     """A file whose samples are overwritten in part answers with what can be read."""
     store_week(tmp_path, "run", [MACHINE[0]], seconds=86_400)
-    path = path_of(tmp_path, "run")
+    path = run_path(tmp_path, "run")
     assert spoil(path, lambda content: content.count(b"\x3f\xe0") > 20 or content[:1] == b"\x0a")
     file = RunFile(path, looking=True)
     with look(file) as reading:

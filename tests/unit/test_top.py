@@ -24,7 +24,7 @@ from tachograph.cli import main
 from tachograph.cli.top.legible import shown_number
 from tachograph.hub.hub import Hub
 from tachograph.identity.extra import install_command
-from tachograph.runs.store import path_of
+from tachograph.runs.store import run_path
 
 SECRET = "a-token"  # noqa: S105 - of a test's own hub
 TIMES = "\u00d7"
@@ -389,7 +389,7 @@ def test_the_environment_names_the_hub_and_its_token(
 @pytest.mark.process
 def test_a_damaged_run_is_shown_as_far_as_it_can_be_read(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What is damaged is said; a file that is none at all is said, too."""
-    path = path_of(store, "a/run")
+    path = run_path(store, "a/run")
     spoil(path, lambda page: b"speed" in page and page[0] == 13)
     assert "damaged: " in top(capsys, "--store", str(store))
     path.write_bytes(b"no database" * 1000)

@@ -38,7 +38,7 @@ def summary_lines(
         remarks: further clauses of the line about the run.
     """
     from tachograph.runs.export import printable  # these imports would delay the job
-    from tachograph.runs.losses import Loss, in_words, named
+    from tachograph.runs.losses import Loss, describe_losses, loss_name
 
     studio = ["tachograph", "studio", *(["--store", str(store)] if store is not None else ())]
     undelivered_clause = [_describe_undelivered(undelivered)] if undelivered else []
@@ -52,13 +52,13 @@ def summary_lines(
         yield printable(_describe_failure(failure))
     losses = [Loss(loss["reason"], loss["destination"], loss["points"]) for loss in summary.get("losses", ())]
     for loss in losses[:_MOST_LISTED]:
-        line = f"lost {_count(loss.points, 'point')}, {named(loss.reason, loss.destination)}"
+        line = f"lost {_count(loss.points, 'point')}, {loss_name(loss.reason, loss.destination)}"
         yield f"{line}: {loss.why.replace('`', '')}" if loss.why else line
     missing = [_describe_lost_process(process) for process in summary.get("lost", [])]
     unheard = summary.get("unheard") or {}
     if unheard.get("processes"):
         missing.append(_describe_unheard(unheard["processes"], unheard["first"]))
-    lost = f", lost: {in_words(losses)}" if losses else "" if undelivered else ", none lost"
+    lost = f", lost: {describe_losses(losses)}" if losses else "" if undelivered else ", none lost"
     if missing and lost:
         lost += ", as far as known"  # a process that is missing did not report its losses
     diagnosis = summary.get("diagnosis") or {}

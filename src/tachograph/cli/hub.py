@@ -29,7 +29,7 @@ from tachograph.exporters.standard_streams import never_fail
 from tachograph.hub.announcement import Announcement
 from tachograph.identity.environment import clean, setting, store, text
 from tachograph.identity.launch import GIT_TIMEOUT, handed_launch
-from tachograph.runs.open_stores import raise_limit
+from tachograph.runs.open_stores import raise_descriptor_limit
 from tachograph.runs.store import StoreError
 
 DEFAULT_RUN = "default"
@@ -48,7 +48,7 @@ def command(arguments: Sequence[str]) -> int:
     except OSError as error:
         Announcement(None, quiet=True).failed(f"--announce {options.announce}: {error.strerror}")
         return WRONG_USAGE
-    raise_limit()
+    raise_descriptor_limit()
     sys.setswitchinterval(_TURN)
     try:
         asyncio.run(_serve(options, announcement))
@@ -72,12 +72,14 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
     from tachograph.hub.guard import is_loopback, read_token
     from tachograph.hub.hub import Hub
     from tachograph.hub.lifetime import Lifetime, Node
-    from tachograph.hub.server import PORT, HubServer, address_of, listen
+    from tachograph.hub.server import HUB_PORT, HubServer, address_of, listen
     from tachograph.identity.program import StartMarks
 
     asked = setting(os.environ, "", None, "TACHOGRAPH_SYSTEM_METRICS")
     launch = handed_launch(os.environ)
-    with listen(options.host, options.port, usual=options.first_port or PORT, avoided=options.avoid_port) as listener:
+    with listen(
+        options.host, options.port, usual=options.first_port or HUB_PORT, avoided=options.avoid_port
+    ) as listener:
         host, url = address_of(listener)
         token = read_token(options.token_file, os.environ, loopback=is_loopback(host))
         name = clean(options.run_id or "") or text(os.environ, "TACHOGRAPH_RUN") or DEFAULT_RUN

@@ -41,11 +41,11 @@ def command(arguments: Sequence[str]) -> int:
 async def _serve(options: argparse.Namespace) -> None:
     from tachograph.hub.guard import is_loopback, read_token
     from tachograph.hub.server import address_of, listen
-    from tachograph.hub.studio_server import PORT, StudioServer
-    from tachograph.runs.catalogue import existing_store
+    from tachograph.hub.studio_server import STUDIO_PORT, StudioServer
+    from tachograph.runs.catalogue import check_store
 
-    folder = existing_store(options.store or store(os.environ))
-    with listen(options.host, options.port, usual=PORT) as listener:
+    folder = check_store(options.store or store(os.environ))
+    with listen(options.host, options.port, usual=STUDIO_PORT) as listener:
         token = read_token(options.token_file, os.environ, loopback=is_loopback(address_of(listener)[0]))
         write_token = (token or token_urlsafe()) if options.write else None
         server = StudioServer(folder, listener, token=token, write_token=write_token)

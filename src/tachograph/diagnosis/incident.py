@@ -75,13 +75,13 @@ class Incident:
         }
 
 
-def incident_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def parse_incident(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return an incident as :meth:`Incident.data` does, from the attributes of its event."""
     found = {name: attributes.get(f"hang.{name}", default) for name, default in _DEFAULTS.items()}
     return {**found, "ranks": list(found["ranks"]), "notes": list(found["notes"])}
 
 
-def attributes_of(incident: Incident) -> dict[str, Any]:
+def incident_attributes(incident: Incident) -> dict[str, Any]:
     """Return the attributes of an incident's event."""
     return {f"hang.{name}": value for name, value in incident.data().items()}
 

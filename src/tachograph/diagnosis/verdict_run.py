@@ -12,7 +12,7 @@ from tachograph.diagnosis.phases import PHASES
 from tachograph.diagnosis.verdict import Verdict, scores, verdicts
 from tachograph.diagnosis.window import Totals, Window, numbers, windows_of
 from tachograph.runs.file import Look
-from tachograph.runs.members import mapping, rank_of
+from tachograph.runs.members import parse_object, rank_of
 from tachograph.runs.queries import (
     EventRow,
     has_restarted,
@@ -20,7 +20,7 @@ from tachograph.runs.queries import (
     read_last_event_time,
     read_stream_events,
 )
-from tachograph.runs.recorded import END, event_of
+from tachograph.runs.recorded import END, decode_event
 
 EVENT = "tachograph.steps"
 _COUNT = "dl.step.count"
@@ -93,7 +93,7 @@ def step_streams(look: Look, *, recent: bool) -> list[StepStream]:
             continue
         totals = list(_recent(look, stream) if recent else _spread(look, stream, first, last))
         if totals:
-            found.append(StepStream(stream, rank_of(mapping(resource)), totals))
+            found.append(StepStream(stream, rank_of(parse_object(resource)), totals))
     return found
 
 
@@ -120,7 +120,7 @@ def _totals(look: Look, rows: Iterable[EventRow]) -> Iterator[Totals]:
     """Yield the totals of steps in events."""
     for row in rows:
         try:
-            totals = event_of(row).attributes
+            totals = decode_event(row).attributes
         except DecodeError as error:
             look.file.note(f"event {row.number}: {error}")
             continue
@@ -134,7 +134,7 @@ def windows(streams: Sequence[StepStream], *, recent: bool) -> list[Window]:
     return windows_of([(stream.rank, stream.totals) for stream in newest.values()], recent=recent)
 
 
-def diagnosis(look: Look, now: int, *, recent: bool) -> Diagnosis:
+def diagnose_run(look: Look, now: int, *, recent: bool) -> Diagnosis:
     """Return the diagnosis of a run.
 
     Args:
@@ -176,7 +176,7 @@ def _is_complete(look: Look, stream: int) -> bool:
         return False
     ends = read_stream_events(look.rows, stream, END, newest_first=True)
     try:
-        return any(event_of(row).attributes.get("reason") == "exit" for row in ends)
+        return any(decode_event(row).attributes.get("reason") == "exit" for row in ends)
     except DecodeError as error:
         look.file.note(f"the end of a process: {error}")
         return False

@@ -10,7 +10,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tachograph.recording.log import LogOnce
-from tachograph.runs.open_stores import limit
+from tachograph.runs.open_stores import descriptor_limit
 
 CloseReason = Literal["silent", "slow", "deaf", "crowded"]
 
@@ -55,7 +55,7 @@ class Connections:
 
     def __init__(self, count_closed: Callable[[CloseReason], None], timeouts: ClientTimeouts | None) -> None:
         self.timeouts = timeouts or ClientTimeouts()
-        self.most = limit() * 5 // 8
+        self.most = descriptor_limit() * 5 // 8
         self.waiting: dict[Connection, None] = {}
         self._count_closed = count_closed
         self._log_once = LogOnce()

@@ -7,7 +7,7 @@ from typing import Any
 
 from tachograph.diagnosis.goodput import CATEGORIES
 from tachograph.diagnosis.verdict import CRITICAL, OF_RANKS
-from tachograph.diagnosis.verdict_run import Diagnosis, diagnosis
+from tachograph.diagnosis.verdict_run import Diagnosis, diagnose_run
 from tachograph.hub._run import LiveRun
 from tachograph.hub.processes import LiveProcess
 from tachograph.recording.own_metrics import GOODPUT, STRAGGLER, VERDICT
@@ -40,7 +40,7 @@ class Diagnoses:
         if run.store is None or not run.store.is_open:
             return
         with look(RunFile(run.store.path)) as reading:
-            current = diagnosis(reading, now, recent=True)
+            current = diagnose_run(reading, now, recent=True)
         if current.goodput is not None:
             diagnoses[run.name] = current
 

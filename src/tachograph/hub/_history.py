@@ -23,7 +23,7 @@ from tachograph.runs.queries import (
     read_starts,
     read_states,
 )
-from tachograph.runs.store import MOST_BYTES, Store
+from tachograph.runs.store import MOST_RUN_BYTES, Store
 from tachograph.runs.thinning import thin_points, thin_samples
 from tachograph.runs.writer import RunWriter, StartKey, open_transaction
 
@@ -150,7 +150,7 @@ class History:
         most_bytes: of its content, beyond which samples are thinned: see :mod:`tachograph.runs.thinning`.
     """
 
-    def __init__(self, store: Store, *, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, store: Store, *, most_bytes: int = MOST_RUN_BYTES) -> None:
         self._store = store
         self._most_bytes = most_bytes
 

@@ -23,12 +23,12 @@ from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import Kind, prometheus_label
 from tachograph.recording.own_metrics import DROPPED, Reason
 from tachograph.recording.points import Attributes, AttributeValue
-from tachograph.runs.catalogue import left_behind
+from tachograph.runs.catalogue import find_unfinished_runs
 from tachograph.runs.file_system import warn_of_network
 from tachograph.runs.members import INTERVALS, SECOND
 from tachograph.runs.open_stores import OpenStores
 from tachograph.runs.recorded import plain_attributes
-from tachograph.runs.store import Store, StoreError, folder_of, make_folder
+from tachograph.runs.store import Store, StoreError, make_runs_folder, runs_folder
 
 _DROPPED = DROPPED[:2]
 _RESOURCES = 4096  # spellings of resources that are kept
@@ -84,7 +84,7 @@ class Index:
         self.own: LiveRun | None = None
         self._machine = LiveRun("", None)  # no run, and never stored: of a hub that has none of its own
         if run is None:
-            make_folder(folder_of(folder))
+            make_runs_folder(runs_folder(folder))
         else:
             self.own = self._runs[run] = LiveRun(run, Store(folder, run, self._open_stores))
             self.names[run] = None
@@ -317,7 +317,7 @@ class Index:
         if self.own is not None:
             self._restore_run(self.own, since)
             return
-        for name in left_behind(self._folder, since):
+        for name in find_unfinished_runs(self._folder, since):
             run = self.run(name)
             try:
                 self._restore_run(run, since)

@@ -22,7 +22,7 @@ from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoin
 from tachograph.recording.registry import Registry
 from tachograph.recording.summary import Total, ValueSummary
 from tachograph.runs.buckets import Buckets
-from tachograph.runs.spread import joined
+from tachograph.runs.spread import join_histograms
 
 _READ = 200  # series that are read while the lock is held
 _REST = 0.0001  # seconds between slices of the rendering: enough for whoever waits for the interpreter
@@ -237,7 +237,7 @@ class ByRank:
 def _of_ranks(ranks: Sequence[_Read]) -> Iterator[tuple[str, Sequence[float]]]:
     """Yield the gauges of a combination of labels by their suffix, each with a value of each rank that has one."""
     yield _MEANS, [mean for mean, _, _ in ranks]
-    spreads = [joined(parts) for _, _, parts in ranks if parts]
+    spreads = [join_histograms(parts) for _, _, parts in ranks if parts]
     if spreads:
         quantiles = [spread.quantiles(list(_QUANTILES.values())) for spread in spreads]
         yield from zip(_QUANTILES, zip(*quantiles, strict=True), strict=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tachograph.hub._dedup import APART, DeltaIntervals
 from tachograph.recording.exponential import ExponentialHistogram
-from tachograph.runs.spread import joined, packed, since, unpacked
+from tachograph.runs.spread import join_histograms, pack_histogram, subtract_histogram, unpack_histogram
 
 _PARTS = 8  # exponential histograms that wait to be joined: eight at once take a third of the time
 _SEQUENCES = 4  # of cumulative exponential histograms that late points may still add to
@@ -25,10 +25,10 @@ class Packing:
 
     def packed(self) -> bytes:
         """Return them as one, see :mod:`tachograph.runs.spread`."""
-        histogram = joined(self.parts)
+        histogram = join_histograms(self.parts)
         if self.extremes is not None:
             histogram = histogram._replace(minimum=self.extremes[0], maximum=self.extremes[1])
-        return packed(histogram)
+        return pack_histogram(histogram)
 
 
 class HubSpread:
@@ -75,7 +75,7 @@ class HubSpread:
                 return False
             part = state
         elif state.total > known.total:
-            part = since(state, known)
+            part = subtract_histogram(state, known)
         elif time > at and state.total < known.total and start == max(self._sequences):
             part = state  # it began anew without saying so
         else:
@@ -104,12 +104,12 @@ class HubSpread:
         """Join the parts that came last, once for all three."""
         if not self._fresh:
             return
-        fresh, self._fresh = joined(self._fresh), []
+        fresh, self._fresh = join_histograms(self._fresh), []
         for parts in (self._whole, self.recent, self._stretch):
             parts.append(fresh)
             if len(parts) > _PARTS:
                 joining = parts[:]  # more may be added behind them meanwhile: Change.undo has no lock
-                one = joined(joining)
+                one = join_histograms(joining)
                 parts[: len(joining)] = [one]
                 self.width = max(self.width, width(one))
 
@@ -163,4 +163,4 @@ def width(histogram: ExponentialHistogram) -> int:
 
 
 def _unpacked(text: str) -> ExponentialHistogram:
-    return unpacked(base64.b64decode(text))
+    return unpack_histogram(base64.b64decode(text))

@@ -27,7 +27,7 @@ from tachograph.recording.points import Attributes
 from tachograph.recording.summary import Exemplar
 from tachograph.runs.buckets import Buckets
 from tachograph.runs.recorded import plain_attributes
-from tachograph.runs.spread import MOST_BUCKETS, check, joined, trimmed
+from tachograph.runs.spread import MOST_BUCKETS, check_histogram, join_histograms, trim_buckets
 
 NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _ALIASES = 64  # spellings that are kept, beside four of each series
@@ -310,13 +310,13 @@ def _exponential(point: ExponentialHistogramDataPoint) -> ExponentialHistogram |
     high = point.max if point.HasField("max") and math.isfinite(point.max) else math.nan
     if low > high:
         low = high = math.nan
-    positive, negative = (trimmed(ExponentialBuckets(side.offset, tuple(side.bucket_counts[:]))) for side in sides)
+    positive, negative = (trim_buckets(ExponentialBuckets(side.offset, tuple(side.bucket_counts[:]))) for side in sides)
     histogram = ExponentialHistogram(point.scale, point.zero_count, positive, negative, low, high)
     try:
-        check(histogram)
+        check_histogram(histogram)
     except ValueError:
         return "malformed"
-    return joined((histogram.at_scale(min(histogram.scale, FINEST)),))
+    return join_histograms((histogram.at_scale(min(histogram.scale, FINEST)),))
 
 
 def _exemplar(found: Any) -> Exemplar:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from tachograph.runs.losses import Loss, in_words
+from tachograph.runs.losses import Loss, describe_losses
 
 _MOST_HANGS, _MOST_WORDS = 30, 1500  # lines, and characters of one: a pipe holds 64 KiB
 
@@ -61,7 +61,7 @@ class Announcement:
             lost = f"; {len(summary['lost'])} processes lost" if summary["lost"] else ""
             losses = [Loss(each["reason"], each["destination"], each["points"]) for each in summary["losses"]]
             kept = f"stored {summary['points']:,} points and {summary['events']:,} events"
-            _say(f"{kept}, {f'lost: {in_words(losses)}' if losses else 'none lost'}{lost}")
+            _say(f"{kept}, {f'lost: {describe_losses(losses)}' if losses else 'none lost'}{lost}")
 
     def failed(self, why: str, *, lacks: str = "") -> None:
         """Announce why there is no hub; ``lacks`` is the package without which there can be none."""

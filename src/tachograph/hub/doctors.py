@@ -14,7 +14,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs
 
 from tachograph.diagnosis.doctor import Doctor
 from tachograph.diagnosis.doctor_stack import PySpy
-from tachograph.diagnosis.incident import HANG, Incident, attributes_of
+from tachograph.diagnosis.incident import HANG, Incident, incident_attributes
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.hub.processes import node_resource
 from tachograph.recording.ids import random_hex
@@ -145,7 +145,7 @@ class Doctors:
                 self.tell(f"hang: {incident.verdict.text}")
         self._number += 1
         now = time.time_ns()
-        event = LogEvent(HANG, now, now, attributes_of(incident), self._number, 0, 0, 0, self._stream)
+        event = LogEvent(HANG, now, now, incident_attributes(incident), self._number, 0, 0, 0, self._stream)
         for request, _ in log_requests([event], node_resource(run), lambda *_: None, lambda: None):
             self._store_event(request)
 

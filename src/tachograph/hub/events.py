@@ -24,7 +24,7 @@ from tachograph.runs.point_records import (
     decode_curve_record,
 )
 from tachograph.runs.queries import read_events
-from tachograph.runs.recorded import CALLS, END, StoredEvent, event_of, json_value, plain_attributes, run_start
+from tachograph.runs.recorded import CALLS, END, StoredEvent, decode_event, json_value, plain_attributes, read_run_start
 from tachograph.runs.sequence_numbers import SequenceNumbers
 from tachograph.runs.store import Store
 from tachograph.runs.writer import RunWriter, StartKey
@@ -140,7 +140,7 @@ def save_failure(writer: RunWriter, start: StartKey, record: Record) -> None:
 def _run_began(writer: RunWriter, stream: int) -> int:
     """Return when the run began, as the first event of a stream says; the time of that event where it says nothing."""
     time, record = writer.read_first_event(stream)
-    return run_start(record) or time
+    return read_run_start(record) or time
 
 
 class Events:
@@ -229,4 +229,4 @@ class Events:
             StoreError: the file is damaged.
         """
         names = () if name is None else (name,)
-        return [event_of(row) for row in read_events(self._store.read, after=after, names=names, limit=limit)]
+        return [decode_event(row) for row in read_events(self._store.read, after=after, names=names, limit=limit)]

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tachograph.diagnosis.verdict_run import diagnosis
+from tachograph.diagnosis.verdict_run import diagnose_run
 from tachograph.exporters.prometheus.format import Format, negotiate
 from tachograph.hub._archive import Archive
 from tachograph.hub._diagnoses import Diagnoses
@@ -35,11 +35,11 @@ from tachograph.identity.program import StartMarks
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import HUB, OWN_GROUP, Reason
 from tachograph.recording.registry import Registry
-from tachograph.runs.catalogue import events_in, points_in
-from tachograph.runs.ending import described, ending
+from tachograph.runs.catalogue import count_events, count_points
+from tachograph.runs.ending import ending_as_json, find_ending
 from tachograph.runs.file import RunFile, look
-from tachograph.runs.losses import losses, ordered
-from tachograph.runs.members import SECOND, members
+from tachograph.runs.losses import read_losses, sort_losses
+from tachograph.runs.members import SECOND, read_members
 from tachograph.runs.open_stores import OpenStores
 from tachograph.runs.store import StoreError
 
@@ -431,14 +431,14 @@ class Hub:
             except StoreError as error:
                 _log.warning("cannot count the points of a run: %s", error)
                 continue
-            points += points_in(file.rows)
-            events += events_in(file.rows)
-            lost.update({(each.reason, each.destination): each.points for each in losses(file.rows)})
+            points += count_points(file.rows)
+            events += count_events(file.rows)
+            lost.update({(each.reason, each.destination): each.points for each in read_losses(file.rows)})
             if own is not None:
                 with look(file) as reading:
-                    ended = described(ending(reading, members(reading), self._clock(), written=False))
-                    diagnosed = diagnosis(reading, 0, recent=False).data()
-        counts = {"points": points, "events": events, "losses": [each._asdict() for each in ordered(lost)]}
+                    ended = ending_as_json(find_ending(reading, read_members(reading), self._clock(), written=False))
+                    diagnosed = diagnose_run(reading, 0, recent=False).data()
+        counts = {"points": points, "events": events, "losses": [each._asdict() for each in sort_losses(lost)]}
         return {**counts, "ended": ended, "diagnosis": diagnosed}
 
     def health(self) -> dict[str, Any]:

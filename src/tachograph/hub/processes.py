@@ -16,7 +16,7 @@ from tachograph.hub._stream_decoder import AHEAD, StreamDecoder
 from tachograph.identity.resource import instance_id
 from tachograph.recording.own_metrics import PROCESS_LAST_EXPORT, PROCESS_LOST
 from tachograph.recording.points import AttributeValue, MetricPoints, NumberPoint
-from tachograph.runs.members import NODE, SECOND, longest_silence
+from tachograph.runs.members import NODE, SECOND, silence_limit
 
 _ONE_EXPORT = SECOND // 20  # nanoseconds: requests that are closer belong to one export
 _FORGET = 0.9  # the share of a longer interval that is left after each shorter one
@@ -126,7 +126,7 @@ class Incarnation:
             now: nanoseconds of the hub's clock.
             since: the time from which exports could arrive, the same.
         """
-        return now - max(self.last_export, since) > longest_silence(self.interval)
+        return now - max(self.last_export, since) > silence_limit(self.interval)
 
     def is_over(self, now: int) -> bool:
         """Tell whether it has ended, is lost or has been silent for too long; ``now`` in nanoseconds."""

@@ -35,7 +35,7 @@ from tachograph.version import __version__
 if TYPE_CHECKING:  # else each hub would load the libraries with which few of them send
     from tachograph.hub.forwarding import Forwarding
 
-PORT = 4318
+HUB_PORT = 4318
 NEXT_PORTS = 64  # ports that are tried after the usual one, before any free one is taken
 _LAST_PORT = 65_535
 MOST_SCRAPES = 8  # waiting at once; further ones get 503 and Retry-After
@@ -56,7 +56,7 @@ _FRONT = f"""Tachograph hub {__version__}
 """
 
 
-def listen(host: str, port: int | None, *, usual: int = PORT, avoided: Collection[int] = ()) -> socket.socket:
+def listen(host: str, port: int | None, *, usual: int = HUB_PORT, avoided: Collection[int] = ()) -> socket.socket:
     """Return a bound socket, which no other process shares.
 
     Args:

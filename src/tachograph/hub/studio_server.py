@@ -16,7 +16,7 @@ from tachograph.hub.server import HttpServer, address_of
 from tachograph.studio.studio import Studio
 from tachograph.version import __version__
 
-PORT = 4400  # neither a hub's nor one of those after it: programs send OTLP there without being asked
+STUDIO_PORT = 4400  # neither a hub's nor one of those after it: programs send OTLP there without being asked
 _FRONT = f"""Tachograph Studio {__version__}
 
 /          every run of the store, live and finished, for browsers

@@ -16,8 +16,8 @@ from __future__ import annotations
 from tachograph.runs.blocks import Bucket
 from tachograph.runs.buckets import HistogramValues
 from tachograph.runs.catalogue import Summary
-from tachograph.runs.catalogue import listed as list  # noqa: A004 - as users type it: tachograph.runs.list()
-from tachograph.runs.catalogue import opened as open  # noqa: A004 - the same
+from tachograph.runs.catalogue import list_runs as list  # noqa: A004 - as users type it: tachograph.runs.list()
+from tachograph.runs.catalogue import open_run as open  # noqa: A004 - the same
 from tachograph.runs.drawing import CurveDrawing
 from tachograph.runs.ending import Ending, Failure
 from tachograph.runs.kept_calls import CallsOfFunction, ProfiledCall

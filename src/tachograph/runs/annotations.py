@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tachograph.identity.environment import Setting
 from tachograph.identity.launch import MOST_TAGS, notes_of, tags_of
 from tachograph.runs._sqlite import connect, write_transaction
-from tachograph.runs.catalogue import id_of
+from tachograph.runs.catalogue import run_id_of
 from tachograph.runs.file_lock import Claim
 from tachograph.runs.store import StoreError, Writer, check_schema
 
@@ -39,7 +39,7 @@ class Change(NamedTuple):
     name: str | None = None
 
 
-def change_of(add: Any = (), remove: Any = (), notes: Any = None, name: Any = None) -> Change:
+def check_change(add: Any = (), remove: Any = (), notes: Any = None, name: Any = None) -> Change:
     """Return a change, checked as ``tachograph run --tag … --notes …`` are; control characters of notes are replaced.
 
     Args:
@@ -102,7 +102,7 @@ def annotate(path: Path, change: Change, *, clock: Callable[[], int] = time.time
         ((count,),) = connection.execute("SELECT count(*) FROM tag")
         if change.add and count > MOST_TAGS:
             raise ValueError(
-                f"the run {id_of(path)!r:.200} would have {count} tags: a run may have at most {MOST_TAGS}"
+                f"the run {run_id_of(path)!r:.200} would have {count} tags: a run may have at most {MOST_TAGS}"
             )
         if change.notes is not None:
             connection.execute("INSERT OR REPLACE INTO notes VALUES (1, ?, ?)", (now, change.notes))

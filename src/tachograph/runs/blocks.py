@@ -250,7 +250,7 @@ def extremes(sample: Sample) -> list[float]:
     return [float(value) for value in told if value is not None and isfinite(value)]
 
 
-def told(sample: Sample) -> list[tuple[float, float]]:
+def extra_points(sample: Sample) -> list[tuple[float, float]]:
     """Return x and value of those that an interval tells beside its last one: extremes, and the first of each odd kind.
 
     If it tells only the number of values that are not finite, as earlier versions did, they are NaN at its x.
@@ -265,30 +265,30 @@ def told(sample: Sample) -> list[tuple[float, float]]:
     return found + odd
 
 
-def kind_of(value: float) -> str:
+def nonfinite_name(value: float) -> str:
     """Return the name of a value that is not finite: ``NaN``, ``Infinity`` or ``-Infinity``, as ProtoJSON has them."""
     return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def spelled(value: Any) -> Any:
+def spell_nonfinite(value: Any) -> Any:
     """Return a value for JSON: NaN and infinities by their names."""
     if isinstance(value, float) and not isfinite(value):
-        return kind_of(value)
+        return nonfinite_name(value)
     if isinstance(value, dict):
-        return {key: spelled(each) for key, each in value.items()}
+        return {key: spell_nonfinite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [spelled(each) for each in value]
+        return [spell_nonfinite(each) for each in value]
     return value
 
 
-def exact(value: Any) -> Any:
+def to_browser_value(value: Any) -> Any:
     """Return a value for a browser, whose numbers round integers beyond 2^53: these become strings, as in ProtoJSON."""
     if isinstance(value, int):
         return value if abs(value) <= _MOST_EXACT else str(value)
     if isinstance(value, dict):
-        return {key: exact(each) for key, each in value.items()}
+        return {key: to_browser_value(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [exact(each) for each in value]
+        return [to_browser_value(each) for each in value]
     return value
 
 
@@ -331,7 +331,7 @@ class Raw(NamedTuple):
 
     Attributes:
         pairs: x and value of its points, in turn, as float64.
-        extremes: x and value of those that :func:`told` returns, in turn.
+        extremes: x and value of those that :func:`extra_points` returns, in turn.
         hidden: x of points whose interval has further values that are not finite, and the number of these; in turn.
     """
 
@@ -347,7 +347,7 @@ class Raw(NamedTuple):
     def add(self, samples: Iterable[Sample]) -> None:
         """Add the samples' further columns: points within their intervals, and counts of values not finite."""
         for sample in samples:
-            for point in told(sample):
+            for point in extra_points(sample):
                 self.extremes.extend(point)
             others = int(sample.more.get("nonfinite", 0)) - (not isfinite(sample.value))
             if others > 0:

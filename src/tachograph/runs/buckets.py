@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from tachograph.recording.exponential import ExponentialHistogram
-from tachograph.runs.spread import unpacked
+from tachograph.runs.spread import unpack_histogram
 
 QUANTILE_ERROR = 0.0225  # of a spread at scale 4: what has a larger one is to say so
 _ENOUGH = 0.9  # of the values: the spread of fewer is not that of all
@@ -153,7 +153,7 @@ class HistogramValues:
         return of.bounds[-1], math.inf
 
 
-def shown(state: str) -> HistogramValues | float | None:
+def state_value(state: str) -> HistogramValues | float | None:
     """Return the value that a series shows, from its saved state: see :meth:`tachograph.hub._series.HubSeries.shown`.
 
     Raises:
@@ -167,5 +167,5 @@ def shown(state: str) -> HistogramValues | float | None:
     found: Buckets | float | None = value if before is None else before if value is None else before + value
     if not isinstance(found, Buckets):
         return found
-    spread = unpacked(base64.b64decode(parts[8], validate=True)) if len(parts) > 8 and parts[8] else None  # noqa: PLR2004 - see HubSeries.snapshot
+    spread = unpack_histogram(base64.b64decode(parts[8], validate=True)) if len(parts) > 8 and parts[8] else None  # noqa: PLR2004 - see HubSeries.snapshot
     return HistogramValues(found.count, found.total, spread, found)

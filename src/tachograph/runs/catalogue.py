@@ -15,12 +15,12 @@ from urllib.parse import unquote
 
 from tachograph.identity.resource import store as default_store
 from tachograph.identity.run_id import file_safe
-from tachograph.runs.ending import Ending, ending
+from tachograph.runs.ending import Ending, find_ending
 from tachograph.runs.file import RunFile, look
-from tachograph.runs.file_lock import Claim, in_use
-from tachograph.runs.members import NODE, display_name, members, tags
+from tachograph.runs.file_lock import Claim, is_in_use
+from tachograph.runs.members import NODE, read_display_name, read_members, read_tags
 from tachograph.runs.run import Run
-from tachograph.runs.store import SUFFIX, StoreError, path_of
+from tachograph.runs.store import SUFFIX, StoreError, run_path
 
 _NANO = 1_000_000_000
 # The hub's own node is no process of the job. Not json_extract(): that fails where the text is damaged.
@@ -80,7 +80,7 @@ class Summary(NamedTuple):
     ended: Ending = Ending("unknown")
 
 
-def listed(store: str | os.PathLike[str] | None = None) -> list[Summary]:
+def list_runs(store: str | os.PathLike[str] | None = None) -> list[Summary]:
     """List the runs of a store, oldest first.
 
     Args:
@@ -94,7 +94,7 @@ def listed(store: str | os.PathLike[str] | None = None) -> list[Summary]:
     return sorted(found, key=lambda each: (each.start, each.id))
 
 
-def opened(name: str, store: str | os.PathLike[str] | None = None) -> Run:
+def open_run(name: str, store: str | os.PathLike[str] | None = None) -> Run:
     """Open a run for reading.
 
     Args:
@@ -105,10 +105,10 @@ def opened(name: str, store: str | os.PathLike[str] | None = None) -> Run:
         LookupError: there is no such run; the message suggests a similar id.
         StoreError: its file is damaged or was written by a newer version; an ``OSError``.
     """
-    return Run(name, located(name, _folder(store)))
+    return Run(name, find_run(name, _folder(store)))
 
 
-def located(name: str, folder: Path) -> Path:
+def find_run(name: str, folder: Path) -> Path:
     """Return the file of a run.
 
     Args:
@@ -119,16 +119,16 @@ def located(name: str, folder: Path) -> Path:
         UnknownRunError: there is no such run; a ``LookupError``, whose message names the nearest one.
         StoreError: the store cannot be read.
     """
-    path = path_of(folder, name)
+    path = run_path(folder, name)
     if path.is_file():
         return path
-    paths = {id_of(each): each for each in paths_in(folder)}
+    paths = {run_id_of(each): each for each in paths_in(folder)}
     if name in paths:  # the file's name, and so the catalogue, has only the beginning of an over-long id
         return paths[name]
     raise UnknownRunError(name, folder, paths)
 
 
-def superfluous(
+def runs_to_prune(
     runs: Sequence[Summary], now: int, *, older: float | None = None, keep: int | None = None, size: int | None = None
 ) -> list[Summary]:
     """Return the runs to delete, the oldest first; never one that is in use.
@@ -150,7 +150,7 @@ def superfluous(
     return [each for each in runs if each.path in gone and not each.in_use]
 
 
-def delete(path: Path) -> bool:
+def delete_run_files(path: Path) -> bool:
     """Delete the file of a run, and those beside it; False where a hub writes it.
 
     Raises:
@@ -165,7 +165,7 @@ def delete(path: Path) -> bool:
         return False
     try:
         there = path.exists()
-        for each in (*files_of(path), claim.path):
+        for each in (*run_files(path), claim.path):
             each.unlink(missing_ok=True)
     finally:
         claim.release()
@@ -197,9 +197,9 @@ _COARSE = 100_000_000  # nanoseconds
 Stamp = tuple[tuple[int, int], ...]  # of a run's file and of its log: time in nanoseconds, and size
 
 
-def stamp_of(path: Path) -> Stamp:
+def read_stamp(path: Path) -> Stamp:
     """Return times and sizes of a run's file and its log: those of them that there are."""
-    return _stamp_of(files_of(path)[::2])  # the index of the log changes with every reader
+    return _stamp_of(run_files(path)[::2])  # the index of the log changes with every reader
 
 
 class Stamps:
@@ -233,7 +233,7 @@ class Stamps:
             self._stamps, self._with_log, folder_time = {}, [], 0
         except OSError as error:
             raise StoreError(error.errno, f"cannot read the store: {error.strerror}", str(self._runs)) from error
-        self._stamps.update({name: stamp_of(self._runs / name) for name in self._with_log})
+        self._stamps.update({name: read_stamp(self._runs / name) for name in self._with_log})
         # The clock of a file system is coarse: the folder may change again without another time.
         self._folder_time = folder_time if folder_time < now - _COARSE else 0
         return self._stamps
@@ -257,7 +257,7 @@ def _stamp_of(files: Iterable[Path | os.DirEntry[str]]) -> Stamp:
     return tuple(found)
 
 
-def existing_store(folder: Path) -> Path:
+def check_store(folder: Path) -> Path:
     """Return a store that is to be read.
 
     Raises:
@@ -271,12 +271,12 @@ def existing_store(folder: Path) -> Path:
     return folder
 
 
-def id_of(path: Path) -> str:
+def run_id_of(path: Path) -> str:
     """Return the id of the run in a file."""
     return unquote(path.name.removesuffix(SUFFIX))
 
 
-def files_of(path: Path) -> list[Path]:
+def run_files(path: Path) -> list[Path]:
     """Return the files of a run, the database last; not all of them need exist."""
     return [path.with_name(path.name + ending) for ending in ("-wal", "-shm", "")]
 
@@ -286,32 +286,34 @@ def _summary(path: Path) -> Summary:
     start, last, processes, points, events = changed, changed, 0, 0, 0
     problem = name = ""
     named: tuple[str, ...] = ()
-    written, end = in_use(path), Ending("unknown")
+    written, end = is_in_use(path), Ending("unknown")
     try:
         file = RunFile(path, looking=True)
         for first, newest, count in file.rows(_HEARD, _NODE):
             start, last, processes = first or start, newest or changed, count
-        points, events = points_in(file.rows), events_in(file.rows)
-        named, name = tuple(tags(file.rows)), display_name(file.rows)
+        points, events = count_points(file.rows), count_events(file.rows)
+        named, name = tuple(read_tags(file.rows)), read_display_name(file.rows)
         with look(file) as reading:
-            end = ending(reading, members(reading), time.time_ns(), written=written)
+            end = find_ending(reading, read_members(reading), time.time_ns(), written=written)
         problem = "; ".join(file.damage)
     except StoreError as error:
         problem = str(error.strerror)
     except sqlite3.DatabaseError as error:
         problem = str(error)
-    return Summary(id_of(path), path, size, start, last, processes, points, events, written, problem, named, name, end)
+    return Summary(
+        run_id_of(path), path, size, start, last, processes, points, events, written, problem, named, name, end
+    )
 
 
 def _size(path: Path) -> int:
     found = 0
-    for each in files_of(path):
+    for each in run_files(path):
         with contextlib.suppress(OSError):
             found += each.stat().st_size
     return found
 
 
-def points_in(rows: Callable[[str], Iterable[Sequence[Any]]]) -> int:
+def count_points(rows: Callable[[str], Iterable[Sequence[Any]]]) -> int:
     """Return the number of points in a run: of all its curves, as they are stored and drawn.
 
     Args:
@@ -320,12 +322,12 @@ def points_in(rows: Callable[[str], Iterable[Sequence[Any]]]) -> int:
     return sum(found or 0 for (found,) in rows("SELECT sum(n) FROM block"))
 
 
-def events_in(rows: Callable[[str], Iterable[Sequence[Any]]]) -> int:
-    """Return the number of events in a run, those apart that are points of curves; see :func:`points_in`."""
+def count_events(rows: Callable[[str], Iterable[Sequence[Any]]]) -> int:
+    """Return the number of events in a run, those apart that are points of curves; see :func:`count_points`."""
     return sum(found for (found,) in rows("SELECT count(*) FROM event"))
 
 
-def left_behind(folder: Path, since: int) -> list[str]:
+def find_unfinished_runs(folder: Path, since: int) -> list[str]:
     """Return the runs of a store that were written recently, and that no other hub writes.
 
     Args:
@@ -333,7 +335,7 @@ def left_behind(folder: Path, since: int) -> list[str]:
         since: nanoseconds since the epoch.
     """
     paths = sorted(folder.joinpath("runs").glob("*" + SUFFIX))
-    names = [_name_of(path) for path in paths if _written(path) >= since and not in_use(path)]
+    names = [_name_of(path) for path in paths if _written(path) >= since and not is_in_use(path)]
     return [name for name in names if name is not None]
 
 
@@ -345,4 +347,4 @@ def _name_of(path: Path) -> str | None:
 
 def _written(path: Path) -> int:
     """Return the time at which a run's file, or its log, was last written: nanoseconds since the epoch."""
-    return max((changed for changed, _ in stamp_of(path)), default=0)
+    return max((changed for changed, _ in read_stamp(path)), default=0)

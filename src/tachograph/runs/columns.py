@@ -14,14 +14,14 @@ from math import isnan
 from typing import Any, TypeVar
 
 from tachograph.runs.catalogue import Summary
-from tachograph.runs.export import size_of, table, time_of
+from tachograph.runs.export import format_size, table, time_of
 from tachograph.runs.file import RunFile, look
-from tachograph.runs.filter import columns_meant, parsed, value_of
-from tachograph.runs.outline import outline
+from tachograph.runs.filter import column_value, columns_meant, parse_filter
+from tachograph.runs.outline import read_outline
 from tachograph.runs.run import Run
 from tachograph.runs.store import StoreError
 
-FACTS = (*(name for name in Summary._fields if name != "path"), "program", "notes")
+RUN_FACTS = (*(name for name in Summary._fields if name != "path"), "program", "notes")
 _OF_KEYS = ("config", "summary", "program")  # whose keys are columns, behind a dot
 _TIMES = frozenset({"start", "last"})
 _SHOWN = 20  # columns that a message names
@@ -29,7 +29,7 @@ _KEYS_SHOWN = 4  # keys of the configuration in the overview: a line of a termin
 _DURATION_UNITS = (("d", 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1))
 
 
-def chosen(
+def choose_runs(
     runs: Sequence[Summary],
     columns: Sequence[str],
     *,
@@ -41,8 +41,8 @@ def chosen(
 
     Args:
         runs: see above.
-        columns: of :data:`FACTS`, or a key: ``config.lr``, ``summary.accuracy``, ``program.git.commit``, ``last.loss``;
-            the part behind the dot will do, as in a filter.
+        columns: of :data:`RUN_FACTS`, or a key: ``config.lr``, ``summary.accuracy``, ``program.git.commit``,
+            ``last.loss``; the part behind the dot will do, as in a filter.
         wanted: a filter, see :mod:`tachograph.runs.filter`; only runs for which it holds are returned.
         sort: the column that they are sorted by, numbers before texts; None leaves them as they are.
         reverse: the largest first, or without ``sort`` the other way round; those without a value, or NaN, come last.
@@ -51,11 +51,11 @@ def chosen(
         LookupError: none of the runs has such a column; the message names the nearest one.
         FilterError: the filter cannot be read; a ``ValueError``.
     """
-    only = parsed(wanted)
+    only = parse_filter(wanted)
     named = [*columns, *([sort] if sort else [])]
     reads = bool(only.terms) or not set(named) <= set(Summary._fields)
     rows = [(each, {**_told(each), **(_read(each) if reads else {})}) for each in runs]
-    known = dict.fromkeys([*FACTS, *(name for _, row in rows for name in row if name != "path")])
+    known = dict.fromkeys([*RUN_FACTS, *(name for _, row in rows for name in row if name != "path")])
     for column in named:
         if not any(name in known for name in columns_meant(column)) and (
             runs or column.partition(".")[0] not in _OF_KEYS
@@ -69,10 +69,10 @@ def chosen(
         raise LookupError(unknown)
     rows = [row for row in rows if only.holds(row[1])]
     if sort:
-        rows = ordered(rows, lambda row: value_of(row[1], sort), reverse=reverse)
+        rows = sort_by(rows, lambda row: column_value(row[1], sort), reverse=reverse)
     elif reverse:
         rows.reverse()
-    return [(each, {column: value_of(row, column) for column in columns}) for each, row in rows]
+    return [(each, {column: column_value(row, column) for column in columns}) for each, row in rows]
 
 
 def _told(summary: Summary) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _read(summary: Summary) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = {"program": run.program_name, "notes": run.notes}
     with contextlib.suppress(sqlite3.DatabaseError), look(RunFile(summary.path, looking=True)) as reading:
-        found |= outline(reading)
+        found |= read_outline(reading)
     for name, told in zip(_OF_KEYS, (run.config, run.summary, run.program), strict=True):
         found |= {f"{name}.{key}": value for key, value in told.items()}
     return found
@@ -98,7 +98,7 @@ def _read(summary: Summary) -> dict[str, Any]:
 Listed = TypeVar("Listed")
 
 
-def ordered(listed: Iterable[Listed], value: Callable[[Listed], Any], *, reverse: bool = False) -> list[Listed]:
+def sort_by(listed: Iterable[Listed], value: Callable[[Listed], Any], *, reverse: bool = False) -> list[Listed]:
     """Return a list by a value of each, numbers before texts; those without a value, or with NaN, come last either way.
 
     Args:
@@ -106,13 +106,13 @@ def ordered(listed: Iterable[Listed], value: Callable[[Listed], Any], *, reverse
         value: returns the value of one; None for none.
         reverse: the largest first.
     """
-    told = [(order_of(value(each)), each) for each in listed]
+    told = [(sort_key(value(each)), each) for each in listed]
     placed = [(order, each) for order, each in told if order is not None]
     placed.sort(key=lambda each: each[0], reverse=reverse)
     return [each for _, each in placed] + [each for order, each in told if order is None]
 
 
-def order_of(value: Any) -> tuple[bool, Any] | None:
+def sort_key(value: Any) -> tuple[bool, Any] | None:
     """Return that by which values are ordered: numbers before texts; None for no value, and for NaN."""
     if value is None or (isinstance(value, float) and isnan(value)):
         return None
@@ -139,7 +139,7 @@ def key_metric(metrics: Iterable[str]) -> str | None:
     return None
 
 
-def overview_table(runs: Sequence[Summary], *, now: int | None = None) -> str:
+def format_overview(runs: Sequence[Summary], *, now: int | None = None) -> str:
     """Return a line for each run: name, state, start, duration, key metric, and the configuration that differs.
 
     Args:
@@ -195,7 +195,7 @@ def duration_text(seconds: float) -> str:
     return f"{whole} s"
 
 
-def columns_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def format_columns(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a line for each run, with its columns."""
     right = [
         place
@@ -212,7 +212,7 @@ def _cell(name: str, value: Any) -> str:
     if name in _TIMES:
         return time_of(value)
     if name == "size":
-        return size_of(value)
+        return format_size(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
@@ -221,7 +221,7 @@ def _cell(name: str, value: Any) -> str:
     return ", ".join(part if isinstance(part, str) else json.dumps(part) for part in parts) or "-"
 
 
-def json_line(row: Mapping[str, Any]) -> dict[str, Any]:
+def columns_as_json(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run's columns, ready for JSON: times are ISO 8601, in UTC."""
     return {name: _iso(value) if name in _TIMES else value for name, value in row.items()}
 

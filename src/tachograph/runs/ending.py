@@ -99,7 +99,7 @@ class Ending(NamedTuple):
         return self.state
 
 
-def ending(look: Look, found: Sequence[Member], now: int, *, written: bool) -> Ending:
+def find_ending(look: Look, found: Sequence[Member], now: int, *, written: bool) -> Ending:
     """Return how a run has ended.
 
     The exit code of its job decides, where ``tachograph run`` has started it. Otherwise the run goes on while a process
@@ -210,12 +210,12 @@ def _ended_first(look: Look, job: Sequence[Member], lost_peer: Sequence[Failure]
     return [Failure(one.rank, one.role, one.newest.pid, one.newest.last, "", _ENDED_FIRST) for one in gone[:1]]
 
 
-def failures(look: Look, found: Sequence[Member]) -> list[Failure]:
+def read_failed_processes(look: Look, found: Sequence[Member]) -> list[Failure]:
     """Return the processes that failed in the last attempt of a run, the first one first, and launchers last."""
     return _failures(look, [one for one in found if one.role != NODE])
 
 
-def described(end: Ending) -> dict[str, Any]:
+def ending_as_json(end: Ending) -> dict[str, Any]:
     """Return an ending for JSON: in words, briefly, and its parts."""
     failure = None if end.failure is None else {**end.failure._asdict(), "process": end.failure.process}
     parts = {"status": end.status, "signal": end.signal, "failure": failure, "lost": list(end.lost)}

@@ -15,7 +15,7 @@ from functools import reduce
 from math import isnan
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tachograph.runs.blocks import spelled
+from tachograph.runs.blocks import spell_nonfinite
 from tachograph.runs.buckets import HistogramValues
 from tachograph.runs.members import NODE
 from tachograph.runs.recorded_series import HEADERS, Kind, RecordedSeries
@@ -49,19 +49,19 @@ def _text(cell: str) -> str:
 
 def write_jsonl(lines: Iterable[dict[str, Any]], out: TextIO) -> None:
     """Write a JSON object a line; NaN and infinities are strings, as JSON has none: ProtoJSON, "Representation"."""
-    out.writelines(json.dumps(spelled(line), allow_nan=False, ensure_ascii=False) + "\n" for line in lines)
+    out.writelines(json.dumps(spell_nonfinite(line), allow_nan=False, ensure_ascii=False) + "\n" for line in lines)
 
 
-def lines(run: Run) -> Iterator[dict[str, Any]]:
+def export_lines(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the lines of everything in a run: definitions, points in recording order within a metric, samples, events.
 
     Samples are those of counters and histograms, and of gauges that have no points.
     """
     for definition in run.definitions():
         yield {"kind": "definition", **definition}
-    yield from lines_of(run, None, "curve")
+    yield from export_metric_lines(run, None, "curve")
     for kind in HEADERS:
-        yield from lines_of(run, None, kind)
+        yield from export_metric_lines(run, None, kind)
     for event in run.events():
         named = event._asdict()
         del named["number"]
@@ -71,7 +71,7 @@ def lines(run: Run) -> Iterator[dict[str, Any]]:
         yield {"kind": "event", "rank": run.ranks.get(event.stream), **named}
 
 
-def lines_of(run: Run, name: str | None, kind: Kind | None) -> Iterator[dict[str, Any]]:
+def export_metric_lines(run: Run, name: str | None, kind: Kind | None) -> Iterator[dict[str, Any]]:
     """Yield the lines of one metric, or of all of a kind: see :meth:`Run.table` on both.
 
     Raises:
@@ -90,7 +90,7 @@ def lines_of(run: Run, name: str | None, kind: Kind | None) -> Iterator[dict[str
         yield {"kind": "point", **named, **{key: value for key, value in more.items() if key not in named}}
 
 
-def shown(run: Run) -> str:
+def describe_run(run: Run) -> str:
     """Return the description of one run: its processes, metrics, histograms, counters, losses and events."""
     processes, metrics = run.processes(), run.metrics()
     events = Counter(event.name or "(no name)" for event in run.events())
@@ -241,7 +241,7 @@ def time_of(nanoseconds: int) -> str:
     return datetime.fromtimestamp(nanoseconds // 1_000_000_000).astimezone().strftime("%Y-%m-%d %H:%M:%S%z")
 
 
-def size_of(count: int) -> str:
+def format_size(count: int) -> str:
     """Return a number of bytes with a unit."""
     size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while size >= _UNIT and len(units) > 1:

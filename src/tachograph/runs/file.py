@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tachograph.runs._sqlite import connect
-from tachograph.runs.file_lock import in_use
+from tachograph.runs.file_lock import is_in_use
 from tachograph.runs.store import StoreError, Writer, check_regular, check_schema
 
 _TRIES, _PAUSE = 10, 0.01  # to look at a file that a hub opens or closes, and seconds between two of them
@@ -120,7 +120,7 @@ class RunFile:
             return _WITHOUT_LOG, True
         if not index.exists():
             return _WITHOUT_INDEX, True
-        return "mode=ro&readonly_shm=1", not in_use(self.path)
+        return "mode=ro&readonly_shm=1", not is_in_use(self.path)
 
     def _state(self) -> tuple[int, int, int] | None:
         """Return inode, size and time of the file, which change once a log is taken over into it; None for no file."""
@@ -173,7 +173,7 @@ _MOST_STEPS = 4_000_000_000  # of one query: about a minute of computing; the la
 _TOO_LONG = "a query was canceled: the file takes too long to read"
 
 
-class Abandoned(Exception):  # noqa: N818 - no error
+class AbandonedError(Exception):
     """The reading was given up: its answer is not needed any more."""
 
 
@@ -208,7 +208,7 @@ class Look:
             yield from self._connection.execute(statement, numbered(statement, values))
         except sqlite3.DatabaseError as error:
             if self._abandoned():
-                raise Abandoned from error
+                raise AbandonedError from error
             self.file.note(_TOO_LONG if self._steps > _MOST_STEPS else str(error))
 
 
@@ -218,7 +218,7 @@ def look(file: RunFile, abandoned: Callable[[], bool] = lambda: False) -> Iterat
 
     Args:
         file: the run's.
-        abandoned: asked now and then while a query runs; then reading ends with :class:`Abandoned`.
+        abandoned: asked now and then while a query runs; then reading ends with :class:`AbandonedError`.
 
     Raises:
         sqlite3.DatabaseError: the file cannot be opened any more.

@@ -79,7 +79,7 @@ class Claim:
             self._file = -1
 
 
-def in_use(path: Path, *, sleep: Callable[[float], object] = time.sleep) -> bool:
+def is_in_use(path: Path, *, sleep: Callable[[float], object] = time.sleep) -> bool:
     """Tell whether a hub writes a run's file; ``sleep`` waits between two looks at the lock. Nothing is changed."""
     try:
         Claim(path, alone=True, make=False, sleep=sleep).release()

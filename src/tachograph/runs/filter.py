@@ -87,7 +87,7 @@ class Filter(NamedTuple):
         return ""
 
 
-def value_of(told: Mapping[str, Any], name: str) -> Any:
+def column_value(told: Mapping[str, Any], name: str) -> Any:
     """Return a run's value of a column, by its whole name or the part of it behind the dot; None for none."""
     return next((told[each] for each in columns_meant(name) if each in told), None)
 
@@ -97,7 +97,7 @@ def columns_meant(name: str) -> list[str]:
     return [_ALIASES.get(name, name), *(before + name for before in _BEHIND)]
 
 
-def parsed(text: str) -> Filter:
+def parse_filter(text: str) -> Filter:
     """Return a filter.
 
     Raises:
@@ -191,7 +191,7 @@ def _comparison(column: str, sign: str, value: str, place: int) -> Callable[[Map
     text = value.lower()
 
     def holds(told: Mapping[str, Any]) -> bool:
-        found = value_of(told, column)
+        found = column_value(told, column)
         if found is None and not _is_null(told, column):
             return False
         if isinstance(found, tuple | list):

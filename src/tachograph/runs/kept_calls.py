@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from tachograph.recording.kept_calls import MOST, MOST_MESSAGE
-from tachograph.runs.members import mapping, rank_of
+from tachograph.runs.members import parse_object, rank_of
 from tachograph.runs.recorded import CALLS
 
 _MOST_FUNCTIONS = 1000  # of one start of a process
@@ -81,7 +81,7 @@ def keep_calls(connection: sqlite3.Connection, start: tuple[int, int, int], data
             connection.execute(_KEEP, (*of, json.dumps(kept), *start, _MOST_FUNCTIONS, *of))
 
 
-def kept_calls(rows: Callable[[str], Iterable[Sequence[Any]]]) -> list[CallsOfFunction]:
+def read_kept_calls(rows: Callable[[str], Iterable[Sequence[Any]]]) -> list[CallsOfFunction]:
     """Return the calls of a run that are kept: of each function at most ten of either kind.
 
     Args:
@@ -91,7 +91,7 @@ def kept_calls(rows: Callable[[str], Iterable[Sequence[Any]]]) -> list[CallsOfFu
     for resource, group, function, calls in rows(
         "SELECT resource, scope, function, calls FROM kept_calls JOIN process ON id = process ORDER BY id, pid, restart"
     ):
-        who, said = mapping(resource), mapping(calls)
+        who, said = parse_object(resource), parse_object(calls)
         of = found.setdefault(function, CallsOfFunction(function, [], []))
         for into, name in ((of.slowest, "slowest"), (of.failed, "failed")):
             named = {"function": function, "group": group, "rank": rank_of(who), "role": str(who.get("dl.role", ""))}

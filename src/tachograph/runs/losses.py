@@ -44,7 +44,7 @@ class Loss(NamedTuple):
         return _WHY.get(self.reason, "")
 
 
-def losses(rows: Callable[..., Iterable[Sequence[Any]]]) -> list[Loss]:
+def read_losses(rows: Callable[..., Iterable[Sequence[Any]]]) -> list[Loss]:
     """Return the losses of a run, largest first.
 
     Args:
@@ -75,25 +75,25 @@ def losses(rows: Callable[..., Iterable[Sequence[Any]]]) -> list[Loss]:
         " GROUP BY process"
     ):
         found[MISSING, ""] += max(0, missing - counted[process])
-    return ordered(found)
+    return sort_losses(found)
 
 
-def ordered(found: Mapping[tuple[str, str], int]) -> list[Loss]:
+def sort_losses(found: Mapping[tuple[str, str], int]) -> list[Loss]:
     """Return losses by reason and destination, largest first."""
     listed = [Loss(*named, points) for named, points in found.items() if points > 0]
     return sorted(listed, key=lambda loss: (-loss.points, loss.reason, loss.destination))
 
 
-def in_words(found: Sequence[Loss]) -> str:
+def describe_losses(found: Sequence[Loss]) -> str:
     """Return losses as ``1,234 points: queue_full (journal) 1,200, missing 34``; empty if nothing is lost."""
     if not found:
         return ""
     total = sum(loss.points for loss in found)
-    parts = [f"{named(loss.reason, loss.destination)} {loss.points:,}" for loss in found]
+    parts = [f"{loss_name(loss.reason, loss.destination)} {loss.points:,}" for loss in found]
     return f"{total:,} point{'s' * (total != 1)}: {', '.join(parts)}"
 
 
-def named(reason: str, destination: str) -> str:
+def loss_name(reason: str, destination: str) -> str:
     """Return the reason and, if known, the destination."""
     return f"{reason} ({destination})" if destination else reason
 

@@ -24,7 +24,7 @@ _WRITTEN_WITHIN = 10 * SECOND  # a hub saves every five seconds when each proces
 _DIGITS = 20  # of an integer of 64 bits
 
 
-def longest_silence(interval: int) -> int:
+def silence_limit(interval: int) -> int:
     """Return the nanoseconds of silence after which a process is lost; its export interval is 0 while unknown."""
     return max(_LEAST_SILENCE, INTERVALS * (interval or _UNKNOWN_INTERVAL))
 
@@ -43,7 +43,7 @@ class MemberStart(NamedTuple):
 
     def silent(self, now: int) -> bool:
         """Tell whether nothing was received for so long that a hub would take the start for lost."""
-        return now - self.last > longest_silence(self.interval) + _WRITTEN_WITHIN
+        return now - self.last > silence_limit(self.interval) + _WRITTEN_WITHIN
 
 
 class Member(NamedTuple):
@@ -87,7 +87,7 @@ class Member(NamedTuple):
         return last.lost or (last.announced and not last.ended and (last.silent(now) or not written))
 
 
-def members(look: Look) -> list[Member]:
+def read_members(look: Look) -> list[Member]:
     """Return the processes by rank, those without one last."""
     found: dict[int, Member] = {}
     for start in read_starts(look.rows):
@@ -103,12 +103,14 @@ def members(look: Look) -> list[Member]:
         )
         before = found.get(start.process)
         starts = [*(before.starts if before else ()), one]
-        found[start.process] = Member(start.process, start.instance, mapping(start.resource), starts)
+        found[start.process] = Member(start.process, start.instance, parse_object(start.resource), starts)
     present = [each for each in found.values() if each.newest.ended != RENAMED]
     return sorted(present, key=lambda each: (each.rank is None, each.rank or 0, each.starts[0].first))
 
 
-def dictionary(rows: Callable[[str], Iterable[Sequence[Any]]], table: Literal["config", "summary"]) -> dict[str, Any]:
+def read_dictionary(
+    rows: Callable[[str], Iterable[Sequence[Any]]], table: Literal["config", "summary"]
+) -> dict[str, Any]:
     """Return the configuration of a run, or its results, by key; of a key of several ranks that of the lowest one.
 
     Args:
@@ -116,7 +118,7 @@ def dictionary(rows: Callable[[str], Iterable[Sequence[Any]]], table: Literal["c
         table: the one of the two.
     """
     found = [
-        (rank_of(mapping(resource)), stream, key, value)
+        (rank_of(parse_object(resource)), stream, key, value)
         for resource, stream, key, value in rows(
             f"SELECT resource, stream, key, value FROM {table} JOIN stream ON stream.id = stream"  # noqa: S608
             " JOIN process ON process.id = process"
@@ -127,37 +129,37 @@ def dictionary(rows: Callable[[str], Iterable[Sequence[Any]]], table: Literal["c
     return {key: values[key] for key in sorted(values)}
 
 
-def tags(rows: Callable[[str], Iterable[Sequence[Any]]]) -> list[str]:
+def read_tags(rows: Callable[[str], Iterable[Sequence[Any]]]) -> list[str]:
     """Return the tags of a run, sorted."""
     return [name for (name,) in rows("SELECT name FROM tag ORDER BY name")]
 
 
-def notes(rows: Callable[[str], Iterable[Sequence[Any]]]) -> str:
+def read_notes(rows: Callable[[str], Iterable[Sequence[Any]]]) -> str:
     """Return the notes of a run; the empty string where it has none."""
     return "".join(text for (text,) in rows("SELECT text FROM notes"))
 
 
-def display_name(rows: Callable[[str], Iterable[Sequence[Any]]]) -> str:
+def read_display_name(rows: Callable[[str], Iterable[Sequence[Any]]]) -> str:
     """Return the display name of a run; the empty string where it has none."""
     return "".join(text for (text,) in rows("SELECT text FROM display_name"))
 
 
 def programs(rows: Callable[[str], Iterable[Sequence[Any]]]) -> list[dict[str, AttributeValue]]:
     """Return the facts about each start by ``tachograph run``, the oldest first; see :attr:`Run.program`."""
-    return [mapping(facts) for (facts,) in rows("SELECT program FROM launch ORDER BY time, host")]
+    return [parse_object(facts) for (facts,) in rows("SELECT program FROM launch ORDER BY time, host")]
 
 
-def program(rows: Callable[[str], Iterable[Sequence[Any]]]) -> dict[str, AttributeValue]:
+def read_program(rows: Callable[[str], Iterable[Sequence[Any]]]) -> dict[str, AttributeValue]:
     """Return the facts about the newest start by ``tachograph run``; where the run had several hosts, all of them."""
     found = programs(rows)
     if not found:
         return {}
-    said = [mapping(resource).get("host.name") for (resource,) in rows("SELECT resource FROM process")]
+    said = [parse_object(resource).get("host.name") for (resource,) in rows("SELECT resource FROM process")]
     hosts = sorted({str(name) for name in [*said, *(each.get("host") for each in found)] if name})
     return {**found[-1], "host": hosts} if len(hosts) > 1 else found[-1]
 
 
-def job_name(rows: Callable[[str], Iterable[Sequence[Any]]], found: Iterable[Member | Process]) -> str:
+def find_job_name(rows: Callable[[str], Iterable[Sequence[Any]]], found: Iterable[Member | Process]) -> str:
     """Return the name of a run's program: that of a rank, as torchrun's own process may have another one.
 
     As long as no process of the job has reported, or where none ever does, it is the name of the command that
@@ -170,11 +172,11 @@ def job_name(rows: Callable[[str], Iterable[Sequence[Any]]], found: Iterable[Mem
     )
     if named:
         return str(named[0].resource["service.name"])
-    argv = program(rows).get("argv")
+    argv = read_program(rows).get("argv")
     return program_name([str(each) for each in argv]) if isinstance(argv, list) and argv else ""
 
 
-def mapping(text: Any) -> dict[str, Any]:
+def parse_object(text: Any) -> dict[str, Any]:
     """Return the JSON object in a text; an empty one where there is none: damage that SQLite cannot see."""
     try:
         found = json.loads(text)
@@ -183,7 +185,7 @@ def mapping(text: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def pairs(text: Any) -> dict[str, Any]:
+def parse_pairs(text: Any) -> dict[str, Any]:
     """Return the attributes of a curve, JSON pairs; none where the text is damaged."""
     try:
         return dict(json.loads(text))

@@ -26,7 +26,7 @@ class NewestPoints(NamedTuple):
     y: list[float]
 
 
-def newest_points(look: Look, curves: Iterable[int], most: int) -> list[NewestPoints]:
+def read_newest_points(look: Look, curves: Iterable[int], most: int) -> list[NewestPoints]:
     """Return up to ``most`` points of each curve; curves without points are left out."""
     return [points for curve in curves if (points := _points_of(look, curve, most)).x]
 

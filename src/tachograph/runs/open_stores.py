@@ -11,13 +11,13 @@ from typing import Protocol
 _MOST = 2**20  # descriptors: more than any hub needs
 
 
-def limit() -> int:
+def descriptor_limit() -> int:
     """Return the most descriptors that this process may have."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST if soft == resource.RLIM_INFINITY else min(soft, _MOST)
 
 
-def raise_limit() -> None:
+def raise_descriptor_limit() -> None:
     """Raise the soft limit to the hard one, where the system lets us.
 
     Call it in the hub's own process only: programs that use select(2) rely on the soft limit (systemd.exec(5)).
@@ -54,7 +54,7 @@ class OpenStores:
     """
 
     def __init__(self, most_open: int | None = None, most_claimed: int | None = None) -> None:
-        share = limit() // _SHARE
+        share = descriptor_limit() // _SHARE
         self._most_open = max(2, min(share // EACH, _MOST_OPEN)) if most_open is None else most_open
         self._most_claimed = max(2, min(share, _MOST_CLAIMED)) if most_claimed is None else most_claimed
         self._lock = threading.Lock()

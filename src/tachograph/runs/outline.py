@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 from tachograph.runs.file import Look
-from tachograph.runs.members import dictionary, mapping, notes, rank_of
+from tachograph.runs.members import parse_object, rank_of, read_dictionary, read_notes
 from tachograph.runs.queries import (
     note_damaged_points,
     read_curve_extents,
@@ -18,19 +18,19 @@ from tachograph.runs.queries import (
 from tachograph.runs.recorded import last_moment
 
 
-def outline(look: Look) -> dict[str, Any]:
+def read_outline(look: Look) -> dict[str, Any]:
     """Return columns of a run: ``config.KEY``, ``summary.KEY``, ``last.METRIC``, ``min.…``, ``max.…``, and ``notes``.
 
     The last value is that of the lowest rank, in its newest start; the least and the greatest are those of all ranks. A
     metric that several groups have is ``group/metric`` in all but the first.
     """
-    found: dict[str, Any] = {"notes": notes(look.rows)}
-    for key, value in dictionary(look.rows, "config").items():
+    found: dict[str, Any] = {"notes": read_notes(look.rows)}
+    for key, value in read_dictionary(look.rows, "config").items():
         found[sys.intern(f"config.{key}")] = value  # one text for the same key of all runs
-    for key, value in dictionary(look.rows, "summary").items():
+    for key, value in read_dictionary(look.rows, "summary").items():
         found[sys.intern(f"summary.{key}")] = value
     extents = read_curve_extents(look.rows)
-    ranks = {stream.number: rank_of(mapping(stream.resource)) for stream in read_streams(look.rows)}
+    ranks = {stream.number: rank_of(parse_object(stream.resource)) for stream in read_streams(look.rows)}
     metrics: dict[tuple[str, str], list[tuple[float, int]]] = {}
     for curve in read_curves(look.rows):
         if curve.number in extents:

@@ -194,7 +194,7 @@ class CurveSummary(NamedTuple):
     max: Moment | None
 
 
-def stat_units(rows: Callable[..., Iterable[Sequence[Any]]]) -> dict[str, str]:
+def read_stat_units(rows: Callable[..., Iterable[Sequence[Any]]]) -> dict[str, str]:
     """Return the units of each Stat, by its name.
 
     Args:
@@ -213,7 +213,7 @@ def stat_definition(metric: str, units: Mapping[str, str]) -> dict[str, Attribut
     return found
 
 
-def thinned_curves(rows: Callable[..., Iterable[Sequence[Any]]]) -> int:
+def count_thinned_curves(rows: Callable[..., Iterable[Sequence[Any]]]) -> int:
     """Return the number of a run's curves that were thinned to keep its file small.
 
     Args:
@@ -337,7 +337,7 @@ class StoredEvent(NamedTuple):
     seq: int
 
 
-def event_of(row: EventRow) -> StoredEvent:
+def decode_event(row: EventRow) -> StoredEvent:
     """Return an event with its attributes. The severity and the body of a log record are among these.
 
     Raises:
@@ -355,7 +355,7 @@ def event_of(row: EventRow) -> StoredEvent:
     return StoredEvent(row.number, row.name, row.time, row.observed, plain, trace, span, row.scope, row.stream, row.seq)
 
 
-def run_start(record: bytes) -> int:
+def read_run_start(record: bytes) -> int:
     """Return when the run began, in nanoseconds, as the first event of a process's start says; 0 where it does not."""
     said = dict(plain_attributes(LogRecord.FromString(record).attributes)).get("run_start")
     return said if isinstance(said, int) and said > 0 else 0

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from tachograph.recording.points import AttributeValue
-from tachograph.runs.buckets import HistogramValues, shown
+from tachograph.runs.buckets import HistogramValues, state_value
 from tachograph.runs.file import RunFile
-from tachograph.runs.members import mapping, pairs, rank_of
+from tachograph.runs.members import parse_object, parse_pairs, rank_of
 from tachograph.runs.queries import read_curves, read_samples, read_series
-from tachograph.runs.spread import unpacked
+from tachograph.runs.spread import unpack_histogram
 
 SeriesKind = Literal["histogram", "counter", "gauge"]
 Kind = Literal["curve", "histogram", "counter", "gauge"]
@@ -127,11 +127,11 @@ def series_of(file: RunFile, named: str | None) -> list[RecordedSeries]:
             continue
         value = None
         try:
-            value = shown(state) if state else None
+            value = state_value(state) if state else None
         except (ValueError, TypeError, LookupError) as error:
             file.note(f"a state of {name}: {error}")
-        who = mapping(resource)
-        about = (pairs(attributes), rank_of(who), str(who.get("dl.role", "")), value, number)
+        who = parse_object(resource)
+        about = (parse_pairs(attributes), rank_of(who), str(who.get("dl.role", "")), value, number)
         found.append(RecordedSeries(name, group, units, kind, *about))
     return sorted(found, key=lambda each: (each.name, each.kind, each.rank is None, each.rank or 0))
 
@@ -141,7 +141,7 @@ def intervals_of(file: RunFile, series: RecordedSeries) -> Iterator[Interval]:
     for time, count, total, data in read_samples(file.rows, series.number):
         spread = None
         try:
-            spread = unpacked(data) if data else None
+            spread = unpack_histogram(data) if data else None
         except ValueError as error:
             file.note(f"a sample of {series.name}: {error}")
         yield Interval(series, time, HistogramValues(int(count or 0), math.nan if total is None else total, spread))

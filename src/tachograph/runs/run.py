@@ -16,23 +16,23 @@ from tachograph.recording.points import AttributeValue
 from tachograph.runs._curve_points import CurvePoints
 from tachograph.runs.blocks import Bucket, thin
 from tachograph.runs.drawing import CurveDrawing, drawing, run_html
-from tachograph.runs.ending import Ending, Failure, ending, failures
+from tachograph.runs.ending import Ending, Failure, find_ending, read_failed_processes
 from tachograph.runs.file import RunFile, look
-from tachograph.runs.file_lock import in_use
-from tachograph.runs.kept_calls import CallsOfFunction, kept_calls
-from tachograph.runs.losses import Loss, losses
+from tachograph.runs.file_lock import is_in_use
+from tachograph.runs.kept_calls import CallsOfFunction, read_kept_calls
+from tachograph.runs.losses import Loss, read_losses
 from tachograph.runs.members import (
-    dictionary,
-    display_name,
-    job_name,
-    mapping,
-    members,
-    notes,
-    pairs,
-    program,
+    find_job_name,
+    parse_object,
+    parse_pairs,
     programs,
     rank_of,
-    tags,
+    read_dictionary,
+    read_display_name,
+    read_members,
+    read_notes,
+    read_program,
+    read_tags,
 )
 from tachograph.runs.queries import (
     EventRow,
@@ -51,11 +51,11 @@ from tachograph.runs.recorded import (
     Point,
     Process,
     RecordedMetric,
+    count_thinned_curves,
     metric_of,
+    read_stat_units,
     row_of,
     stat_definition,
-    stat_units,
-    thinned_curves,
 )
 from tachograph.runs.recorded_series import (
     HEADERS,
@@ -71,7 +71,7 @@ from tachograph.runs.recorded_series import (
     rows_of,
     series_of,
 )
-from tachograph.runs.window import Drawing, Stretch, stretches
+from tachograph.runs.window import Drawing, Stretch, read_stretches
 
 if TYPE_CHECKING:
     from tachograph.runs.recorded import StoredEvent
@@ -135,7 +135,7 @@ class Run:
     def _read_stretches(self, name: str, *, rank: int | None) -> list[tuple[Curve, Stretch]]:
         curves = self.curves(name, rank=rank)
         with look(self._file) as reading:
-            return [(curve, stretch) for curve in curves for stretch in stretches(reading, curve.number, _DRAWING)]
+            return [(curve, stretch) for curve in curves for stretch in read_stretches(reading, curve.number, _DRAWING)]
 
     @property
     def damage(self) -> Sequence[str]:
@@ -146,7 +146,7 @@ class Run:
         """Return the processes, sorted by rank and start."""
         found: dict[str, Process] = {}
         for start in read_starts(self._file.rows):
-            resource = mapping(start.resource)
+            resource = parse_object(start.resource)
             before = found.get(start.instance)
             found[start.instance] = Process(
                 start.instance,
@@ -164,7 +164,7 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """The configuration given to :func:`tachograph.config`. If several ranks set a key, the lowest rank wins."""
-        return dictionary(self._file.rows, "config")
+        return read_dictionary(self._file.rows, "config")
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -172,27 +172,27 @@ class Run:
 
         The last and extreme values of curves are in :meth:`summaries`.
         """
-        return dictionary(self._file.rows, "summary")
+        return read_dictionary(self._file.rows, "summary")
 
     @property
     def losses(self) -> list[Loss]:
         """The lost points by reason and destination, largest number first."""
-        return losses(self._file.rows)
+        return read_losses(self._file.rows)
 
     @property
     def name(self) -> str:
         """The display name; empty if there is none. The id never changes."""
-        return display_name(self._file.rows)
+        return read_display_name(self._file.rows)
 
     @property
     def tags(self) -> list[str]:
         """The tags, sorted: from ``tachograph run --tag``, ``tachograph.start(tags=…)`` and later edits."""
-        return tags(self._file.rows)
+        return read_tags(self._file.rows)
 
     @property
     def notes(self) -> str:
         """The newest notes; empty if there are none."""
-        return notes(self._file.rows)
+        return read_notes(self._file.rows)
 
     @property
     def program(self) -> dict[str, AttributeValue]:
@@ -201,12 +201,12 @@ class Run:
         ``argv``, ``cwd``, ``host`` (a list if the run had several), ``python``, ``torch``, ``cuda``, ``git.commit``
         and ``git.dirty``, as far as known. Secrets are masked.
         """
-        return program(self._file.rows)
+        return read_program(self._file.rows)
 
     @property
     def program_name(self) -> str:
         """The name of the program, from its processes or its command; empty if it is not known."""
-        return job_name(self._file.rows, self.processes())
+        return find_job_name(self._file.rows, self.processes())
 
     @property
     def programs(self) -> list[dict[str, AttributeValue]]:
@@ -221,7 +221,7 @@ class Run:
             sqlite3.DatabaseError: the file can no longer be read.
         """
         with look(self._file) as reading:
-            return ending(reading, members(reading), time.time_ns(), written=in_use(self.path))
+            return find_ending(reading, read_members(reading), time.time_ns(), written=is_in_use(self.path))
 
     @property
     def failures(self) -> list[Failure]:
@@ -231,12 +231,12 @@ class Run:
             sqlite3.DatabaseError: the file can no longer be read.
         """
         with look(self._file) as reading:
-            return failures(reading, members(reading))
+            return read_failed_processes(reading, read_members(reading))
 
     @property
     def calls(self) -> list[CallsOfFunction]:
         """The slowest and the most recent failed calls of each profiled function, at most ten of each."""
-        return kept_calls(self._file.rows)
+        return read_kept_calls(self._file.rows)
 
     def curves(self, name: str | None = None, *, rank: int | None = None) -> list[Curve]:
         """Return the curves of one metric or of all, by metric, rank and start. A metric without points has none.
@@ -250,7 +250,7 @@ class Run:
         """
         name, of_group = self._identity(name)
         found = []
-        units = stat_units(self._file.rows)
+        units = read_stat_units(self._file.rows)
         streams = self._streams()
         definitions = {
             (each.stream, each.execution, each.group, each.metric): each.about
@@ -260,11 +260,11 @@ class Run:
             if stream not in streams:  # the file is damaged
                 continue
             stream_name, stream_rank = streams[stream]
-            definition = mapping(definitions.get((stream, execution, group, metric)))
+            definition = parse_object(definitions.get((stream, execution, group, metric)))
             if group == TORCH_MONITOR and "." not in stream_name:
                 definition = {**stat_definition(metric, units), **definition}
             found.append(
-                Curve(metric, group, pairs(attributes), stream_rank, execution, stream_name, definition, number)
+                Curve(metric, group, parse_pairs(attributes), stream_rank, execution, stream_name, definition, number)
             )
         found = [each for each in found if of_group in (None, each.group)]
         wanted = [each for each in found if name in (None, each.metric) and rank in (None, each.rank)]
@@ -299,14 +299,16 @@ class Run:
         definitions = [each for each in read_definitions(self._file.rows) if each.stream in streams]
         definitions.sort(key=lambda each: (each.metric, each.stream, each.execution))
         return [
-            {**mapping(each.about), "rank": rank, "stream": stream, "time_unix_nano": each.time}  # type: ignore[dict-item]
+            {**parse_object(each.about), "rank": rank, "stream": stream, "time_unix_nano": each.time}  # type: ignore[dict-item]
             for each in definitions
             for stream, rank in [streams[each.stream]]
         ]
 
     def _streams(self) -> dict[int, tuple[str, int | None]]:
         """Return the name and the rank of each stream, by its number."""
-        return {each.number: (each.name, rank_of(mapping(each.resource))) for each in read_streams(self._file.rows)}
+        return {
+            each.number: (each.name, rank_of(parse_object(each.resource))) for each in read_streams(self._file.rows)
+        }
 
     def points(self, name: str | None = None, *, rank: int | None = None) -> Iterator[Point]:
         """Iterate over the points of one metric or of all, curve by curve in recording order.
@@ -337,13 +339,13 @@ class Run:
         """Return when the run began, in nanoseconds, as each stream says; those that say nothing are left out."""
         from google.protobuf.message import DecodeError
 
-        from tachograph.runs.recorded import run_start
+        from tachograph.runs.recorded import read_run_start
 
         found = {}
         first = "SELECT name, (SELECT record FROM event WHERE stream = stream.id ORDER BY seq LIMIT 1) FROM stream"
         for stream, record in self._file.rows(first):
             with contextlib.suppress(DecodeError):  # events() tells
-                found[stream] = run_start(record or b"")
+                found[stream] = read_run_start(record or b"")
         return {stream: start for stream, start in found.items() if start}
 
     def thinned(
@@ -373,10 +375,10 @@ class Run:
     def _event(self, row: EventRow) -> StoredEvent | None:
         from google.protobuf.message import DecodeError
 
-        from tachograph.runs.recorded import event_of
+        from tachograph.runs.recorded import decode_event
 
         try:
-            return event_of(row)
+            return decode_event(row)
         except DecodeError as error:
             self._file.note(f"event {row.number}: {error}")
             return None
@@ -430,7 +432,7 @@ class Run:
     @property
     def curves_thinned(self) -> int:
         """The number of curves that were thinned to limit the file's size. Their extremes are still there."""
-        return thinned_curves(self._file.rows)
+        return count_thinned_curves(self._file.rows)
 
     def kinds(self, name: str) -> list[Kind]:
         """Return the kinds of a metric, in this order: ``curve``, ``histogram``, ``counter``, ``gauge``."""

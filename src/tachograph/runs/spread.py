@@ -28,7 +28,7 @@ _EXTREMES = Struct("<dd")
 _EXPONENTS = -1075, 1024  # of two, between which all floats above zero are
 
 
-def joined(parts: Iterable[ExponentialHistogram]) -> ExponentialHistogram:
+def join_histograms(parts: Iterable[ExponentialHistogram]) -> ExponentialHistogram:
     """Return the values of all parts, at a scale that is worth its room.
 
     That is the finest one that all have and at which a side has at most ``FEW`` buckets, or else ``FINE_ENOUGH``, or
@@ -76,7 +76,7 @@ def _together(sides: Sequence[tuple[int, ExponentialBuckets]], scale: int) -> Ex
     return ExponentialBuckets(first, tuple(counts))
 
 
-def since(state: ExponentialHistogram, earlier: ExponentialHistogram) -> ExponentialHistogram:
+def subtract_histogram(state: ExponentialHistogram, earlier: ExponentialHistogram) -> ExponentialHistogram:
     """Return the values that have come since an earlier state of the same values; no bucket is negative.
 
     An extreme is known only where it was not that of the earlier state.
@@ -95,14 +95,14 @@ def since(state: ExponentialHistogram, earlier: ExponentialHistogram) -> Exponen
 
 def _less(now: ExponentialBuckets, before: ExponentialBuckets) -> ExponentialBuckets:
     known = dict(enumerate(before.counts, before.offset))
-    return trimmed(
+    return trim_buckets(
         ExponentialBuckets(
             now.offset, tuple(max(0, count - known.get(index, 0)) for index, count in enumerate(now.counts, now.offset))
         )
     )
 
 
-def trimmed(side: ExponentialBuckets) -> ExponentialBuckets:
+def trim_buckets(side: ExponentialBuckets) -> ExponentialBuckets:
     """Return a side without the empty buckets at both ends."""
     counts = side.counts
     if not counts or (counts[0] and counts[-1]):
@@ -115,8 +115,8 @@ def trimmed(side: ExponentialBuckets) -> ExponentialBuckets:
     )
 
 
-def packed(histogram: ExponentialHistogram) -> bytes:
-    """Return a histogram as bytes, as :func:`unpacked` reads them."""
+def pack_histogram(histogram: ExponentialHistogram) -> bytes:
+    """Return a histogram as bytes, as :func:`unpack_histogram` reads them."""
     found = bytearray((_VERSION,))
     found += _varints((_zigzag(histogram.scale), histogram.zeros))
     found += _EXTREMES.pack(histogram.minimum, histogram.maximum)
@@ -131,8 +131,8 @@ def packed(histogram: ExponentialHistogram) -> bytes:
     return bytes(found)
 
 
-def unpacked(data: bytes) -> ExponentialHistogram:
-    """Return the histogram of :func:`packed` bytes.
+def unpack_histogram(data: bytes) -> ExponentialHistogram:
+    """Return the histogram of :func:`pack_histogram` bytes.
 
     Raises:
         ValueError: they are none, or more than ``MOST_BYTES``.
@@ -145,12 +145,12 @@ def unpacked(data: bytes) -> ExponentialHistogram:
         raise ValueError(f"an exponential histogram of {len(data)} bytes ends too early") from error
     if reader.place != len(data):
         raise ValueError(f"{len(data) - reader.place} bytes follow an exponential histogram")
-    check(histogram)
+    check_histogram(histogram)
     return histogram
 
 
-def extremes(data: bytes) -> tuple[float, float]:
-    """Return the extremes of :func:`packed` bytes, without the rest.
+def unpack_extremes(data: bytes) -> tuple[float, float]:
+    """Return the extremes of :func:`pack_histogram` bytes, without the rest.
 
     Raises:
         ValueError: they are none.
@@ -212,7 +212,7 @@ class _Bytes:
         return ExponentialBuckets(offset, tuple(counts))
 
 
-def check(histogram: ExponentialHistogram) -> None:
+def check_histogram(histogram: ExponentialHistogram) -> None:
     """Raise where a histogram cannot be one of floats.
 
     Raises:

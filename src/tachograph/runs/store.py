@@ -20,7 +20,7 @@ from tachograph.runs.file_lock import Claim
 from tachograph.runs.open_stores import OpenStores
 
 SUFFIX = ".db"
-MOST_BYTES = 2 * 2**30  # of a run, beyond which its samples are thinned
+MOST_RUN_BYTES = 2 * 2**30  # of a run, beyond which its samples are thinned
 _LOG_BYTES = 64 * 2**20
 _FEW = 256  # pages of the log: a moment's writing
 _LOG_PAGES = 4096  # 16 MiB
@@ -85,7 +85,7 @@ class Store:
         log_pages: int = _LOG_PAGES,
     ) -> None:
         self._log_bytes, self._log_pages = log_bytes, log_pages
-        self.path = path_of(folder, run)
+        self.path = run_path(folder, run)
         self.shared = False
         self._log_path = self.path.with_name(f"{self.path.name}-wal")
         self._identity: tuple[int, int] | None = None  # device and inode of the file
@@ -118,7 +118,7 @@ class Store:
             raise StoreError(errno.EBADF, "the file is closed", str(self.path))
         if self.is_deleted():
             raise StoreError(errno.ENOENT, "the file was deleted while it was not in use", str(self.path))
-        make_folder(self.path.parent, named=self.path)
+        make_runs_folder(self.path.parent, named=self.path)
         check_regular(self.path)
         try:
             if self._claim is None:
@@ -359,21 +359,21 @@ def check_regular(path: Path) -> None:
             raise StoreError(errno.EINVAL, "it is not a regular file", str(each))
 
 
-def path_of(folder: Path, run: str) -> Path:
+def run_path(folder: Path, run: str) -> Path:
     """Return the file of a run."""
-    return folder_of(folder) / (file_safe(run) + SUFFIX)
+    return runs_folder(folder) / (file_safe(run) + SUFFIX)
 
 
-def folder_of(store: Path) -> Path:
+def runs_folder(store: Path) -> Path:
     """Return the folder of a store's runs."""
     return store / "runs"
 
 
-def make_folder(folder: Path, *, named: Path | None = None) -> None:
+def make_runs_folder(folder: Path, *, named: Path | None = None) -> None:
     """Make the folder of a store's runs where there is none, for this user only.
 
     Args:
-        folder: of :func:`folder_of`.
+        folder: of :func:`runs_folder`.
         named: the path that an error names; by default the folder.
 
     Raises:

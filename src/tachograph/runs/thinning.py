@@ -10,10 +10,20 @@ from math import isfinite
 from operator import itemgetter
 
 from tachograph.recording.exponential import ExponentialHistogram
-from tachograph.runs.blocks import ODD_VALUES, THINNED, Block, Sample, kind_of, outline, pack, told, unpack
+from tachograph.runs.blocks import (
+    ODD_VALUES,
+    THINNED,
+    Block,
+    Sample,
+    extra_points,
+    nonfinite_name,
+    outline,
+    pack,
+    unpack,
+)
 from tachograph.runs.curve_writer import FINAL, FULL, insert_block
 from tachograph.runs.queries import StoredSample, read_samples
-from tachograph.runs.spread import joined, packed, unpacked
+from tachograph.runs.spread import join_histograms, pack_histogram, unpack_histogram
 from tachograph.runs.store import Store
 
 SAMPLE_BYTES = 28  # of a sample in the file, measured; its spread comes on top
@@ -97,8 +107,8 @@ def _join_samples(one: StoredSample, two: StoredSample | None) -> StoredSample:
         parts: list[ExponentialHistogram] = []
         for data in (one.spread, two.spread):
             with contextlib.suppress(ValueError):  # it is damaged: the other one stays
-                parts.append(unpacked(data))
-        spread = packed(joined(parts)) if parts else None
+                parts.append(unpack_histogram(data))
+        spread = pack_histogram(join_histograms(parts)) if parts else None
     return StoredSample(two.time, (one.value or 0) + (two.value or 0), (one.total or 0) + (two.total or 0), spread)
 
 
@@ -166,7 +176,7 @@ def _join_points(samples: Sequence[Sample]) -> Sample:
         return last
     count = sum(int(each.more.get("count", 1)) for each in samples)
     hidden = sum(int(each.more.get("nonfinite", 0 if isfinite(each.value) else 1)) for each in samples)
-    values = [point for each in samples for point in [*told(each), (each.x, each.value)]]
+    values = [point for each in samples for point in [*extra_points(each), (each.x, each.value)]]
     ends = [(float(value), float(x)) for x, value in values if isfinite(value)]
     more: dict[str, int | float] = {}
     if ends:
@@ -175,8 +185,8 @@ def _join_points(samples: Sequence[Sample]) -> Sample:
     more["count"] = count
     if hidden:
         more["nonfinite"] = hidden
-    kinds = {kind_of(value): name for name, value in ODD_VALUES.items()}
+    kinds = {nonfinite_name(value): name for name, value in ODD_VALUES.items()}
     for x, value in sorted(values, key=itemgetter(0)):
         if not isfinite(value):
-            more.setdefault(kinds[kind_of(value)], float(x))
+            more.setdefault(kinds[nonfinite_name(value)], float(x))
     return last._replace(more=more)

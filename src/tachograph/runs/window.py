@@ -9,7 +9,7 @@ from itertools import chain
 from math import inf, isfinite, nan
 from typing import NamedTuple
 
-from tachograph.runs.blocks import DRAWN_REST, INTERVALS, PAIR, Block, Bucket, Raw, kind_of, thin
+from tachograph.runs.blocks import DRAWN_REST, INTERVALS, PAIR, Block, Bucket, Raw, nonfinite_name, thin
 from tachograph.runs.file import Look
 from tachograph.runs.recorded import add_intervals
 from tachograph.runs.x_axis import FEW, FEW_POINTS, Placed, XAxis, knots
@@ -81,7 +81,7 @@ class Stretch(NamedTuple):
     knots: list[list[float]] | None = None
 
 
-def stretches(look: Look, curve: int, how: Drawing) -> Iterator[Stretch]:
+def read_stretches(look: Look, curve: int, how: Drawing) -> Iterator[Stretch]:
     """Yield the branches of a curve that have points in a window, in order.
 
     Args:
@@ -268,7 +268,7 @@ def _nonfinite(raw: Raw, pairs: int) -> list[tuple[float, str]]:
     first, width = found[0][0], (found[-1][0] - found[0][0]) / pairs or 1.0
     kept: dict[tuple[int, str], float] = {}
     for x, value in found:
-        kept.setdefault((int((x - first) / width), kind_of(value)), x)
+        kept.setdefault((int((x - first) / width), nonfinite_name(value)), x)
     return [(x, kind) for (_, kind), x in kept.items()]
 
 

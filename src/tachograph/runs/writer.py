@@ -12,7 +12,7 @@ from tachograph.identity.launch import MOST_TAGS
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.curve_writer import CurveWriter
 from tachograph.runs.kept_calls import keep_calls
-from tachograph.runs.members import mapping
+from tachograph.runs.members import parse_object
 from tachograph.runs.queries import SeriesKey
 from tachograph.runs.sequence_numbers import SequenceNumbers, read_sequence_numbers
 from tachograph.runs.store import Store
@@ -193,7 +193,7 @@ class RunWriter:
         """
         find = "SELECT program FROM launch WHERE time = ? AND host = ?"
         row = self._connection.execute(find, (time, host)).fetchone()
-        facts = {**facts, **({} if row is None else mapping(row[0]))}
+        facts = {**facts, **({} if row is None else parse_object(row[0]))}
         self._connection.execute("INSERT OR REPLACE INTO launch VALUES (?, ?, ?)", (time, host, json.dumps(facts)))
 
     def save_job_end(self, time: int, status: int) -> None:

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote
 
-from tachograph.diagnosis.verdict_run import diagnosis
-from tachograph.runs.blocks import exact, spelled
-from tachograph.runs.catalogue import UnknownRunError, located
-from tachograph.runs.ending import Ending, ending
+from tachograph.diagnosis.verdict_run import diagnose_run
+from tachograph.runs.blocks import spell_nonfinite, to_browser_value
+from tachograph.runs.catalogue import UnknownRunError, find_run
+from tachograph.runs.ending import Ending, find_ending
 from tachograph.runs.file import Look, RunFile, look
-from tachograph.runs.file_lock import in_use
-from tachograph.runs.kept_calls import kept_calls
-from tachograph.runs.losses import losses
-from tachograph.runs.members import Member, dictionary, members, notes, program
-from tachograph.runs.newest_points import newest_points
+from tachograph.runs.file_lock import is_in_use
+from tachograph.runs.kept_calls import read_kept_calls
+from tachograph.runs.losses import read_losses
+from tachograph.runs.members import Member, read_dictionary, read_members, read_notes, read_program
+from tachograph.runs.newest_points import read_newest_points
 from tachograph.runs.queries import read_newest_event_number
 from tachograph.runs.store import StoreError
 from tachograph.runs.window import Drawing
@@ -32,7 +32,7 @@ from tachograph.studio._arrivals import since
 from tachograph.studio._trace_url import trace_url
 from tachograph.studio.charts import charts, curves, lines, newest_samples, samples, series
 from tachograph.studio.faults import faults
-from tachograph.studio.occurrences import events_for_a_browser, incidents
+from tachograph.studio.occurrences import events_for_a_browser, read_incidents
 from tachograph.studio.overview import Overview, about, begun, functions, progress
 from tachograph.studio.spreads import MOST_COLUMNS, spreads
 from tachograph.studio.thinned_samples import MOST as MOST_STRETCHES
@@ -151,7 +151,7 @@ def text(data: Any) -> str:
     try:
         return json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except ValueError:
-        return json.dumps(spelled(data), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(spell_nonfinite(data), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 def encoded(data: Mapping[str, Any], *, gzipped: bool) -> tuple[bytes, bool]:
@@ -251,7 +251,9 @@ class Api:
             case ["runs", run, "calls"]:
                 return self._read(run, self._calls)
             case ["runs", run, "doctor"]:
-                return self._read(run, lambda reading: {"live": self._standing(run), "incidents": incidents(reading)})
+                return self._read(
+                    run, lambda reading: {"live": self._standing(run), "incidents": read_incidents(reading)}
+                )
             case ["runs", run, "faults"]:
                 return self._read(run, self._faults)
             case ["runs", run, ("curves" | "arrivals" | "samples" | "spreads" | "events") as what]:
@@ -280,7 +282,7 @@ class Api:
             Unanswered: there is no such run, or it cannot be read at all.
         """
         try:
-            with look(RunFile(located(run, self._folder), looking=True), self._abandoned) as reading:
+            with look(RunFile(find_run(run, self._folder), looking=True), self._abandoned) as reading:
                 yield reading
         except UnknownRunError as error:
             raise Unanswered(HTTPStatus.NOT_FOUND, str(error), near=error.near) from error
@@ -293,15 +295,15 @@ class Api:
 
     def line_of(self, reading: Look, run: str, found: list[Member]) -> dict[str, Any]:
         """Return the entry of a run in the list of runs."""
-        said = about(reading, run, found, self._clock(), written=in_use(reading.file.path))
+        said = about(reading, run, found, self._clock(), written=is_in_use(reading.file.path))
         return {**said, "damage": list(reading.file.damage)}
 
     def ending_of(self, reading: Look, found: list[Member]) -> Ending:
         """Return how a run has ended, as of now."""
-        return ending(reading, found, self._clock(), written=in_use(reading.file.path))
+        return find_ending(reading, found, self._clock(), written=is_in_use(reading.file.path))
 
     def _calls(self, reading: Look) -> dict[str, Any]:
-        found = kept_calls(reading.rows)
+        found = read_kept_calls(reading.rows)
         listed = [
             {
                 "function": each.function,
@@ -314,16 +316,16 @@ class Api:
 
     def _faults(self, reading: Look) -> dict[str, Any]:
         now = self._clock()
-        found, more = faults(reading, now, written=in_use(reading.file.path))
-        lost = [{**each._asdict(), "why": each.why} for each in losses(reading.rows)]
-        goes_on = self.ending_of(reading, members(reading)).state == "running"
-        told = diagnosis(reading, now if goes_on else 0, recent=goes_on).goodput
+        found, more = faults(reading, now, written=is_in_use(reading.file.path))
+        lost = [{**each._asdict(), "why": each.why} for each in read_losses(reading.rows)]
+        goes_on = self.ending_of(reading, read_members(reading)).state == "running"
+        told = diagnose_run(reading, now if goes_on else 0, recent=goes_on).goodput
         goodput = None if told is None else told.data()
         return {"now": now, "faults": [each.data() for each in found], "more": more, "losses": lost, "goodput": goodput}
 
     def _run(self, reading: Look, run: str) -> dict[str, Any]:
-        now, found, drawn = self._clock(), members(reading), curves(reading)
-        written = in_use(reading.file.path)
+        now, found, drawn = self._clock(), read_members(reading), curves(reading)
+        written = is_in_use(reading.file.path)
         by_process, together = functions(reading)
         listed = {
             "processes": [_process(each, now, written=written) for each in found],
@@ -332,11 +334,11 @@ class Api:
             "series": series(reading),
             "functions": by_process,
             "functions_together": together,
-            "losses": [{**each._asdict(), "why": each.why} for each in losses(reading.rows)],
-            "config": exact(dictionary(reading.rows, "config")),
-            "summary": exact(dictionary(reading.rows, "summary")),
-            "program": exact(program(reading.rows)),
-            "notes": notes(reading.rows),
+            "losses": [{**each._asdict(), "why": each.why} for each in read_losses(reading.rows)],
+            "config": to_browser_value(read_dictionary(reading.rows, "config")),
+            "summary": to_browser_value(read_dictionary(reading.rows, "summary")),
+            "program": to_browser_value(read_program(reading.rows)),
+            "notes": read_notes(reading.rows),
         }
         return {"now": now, "writable": self._writable, "run": self.line_of(reading, run, found), **listed}
 
@@ -353,7 +355,7 @@ def _curves(reading: Look, question: Question) -> dict[str, Any]:
     """Answer ``?metric=NAME``, or ``?curve=N&newest=K`` for the last points of curves, as they were recorded."""
     if newest := question.whole("newest", 0, most=MOST_NEWEST):
         numbers = question.wholes("curve", most=MOST_SERIES)
-        return {"curves": [each._asdict() for each in newest_points(reading, numbers, newest)]}
+        return {"curves": [each._asdict() for each in read_newest_points(reading, numbers, newest)]}
     metric = question.text("metric")
     if not metric:
         raise Unanswered(HTTPStatus.BAD_REQUEST, "no metric given: add ?metric=NAME")
@@ -386,7 +388,7 @@ def _axis(reading: Look, wanted: str) -> XAxis:
         case "wall":
             return XAxis("time")
         case "relative":
-            return XAxis("time", begun(reading, members(reading)))
+            return XAxis("time", begun(reading, read_members(reading)))
     raise Unanswered(HTTPStatus.BAD_REQUEST, f"x must be own, step, relative or wall, not {wanted!r:.100}")
 
 

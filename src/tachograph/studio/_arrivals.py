@@ -8,7 +8,7 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tachograph.runs.blocks import Sample, kind_of, told
+from tachograph.runs.blocks import Sample, extra_points, nonfinite_name
 from tachograph.runs.file import Look
 from tachograph.runs.queries import read_blocks, read_last_numbers, read_samples_of_block
 from tachograph.studio.charts import curves
@@ -109,8 +109,8 @@ def _points(sample: Sample) -> list[list[Any]]:
     """Return a point ready to draw; that of a throttled interval has its extremes before it."""
     own = sample.x, sample.value
     points: list[list[Any]] = [
-        [x, value] if isfinite(value) else [x, None, kind_of(value)]
-        for x, value in [*sorted(told(sample), key=itemgetter(0)), own]
+        [x, value] if isfinite(value) else [x, None, nonfinite_name(value)]
+        for x, value in [*sorted(extra_points(sample), key=itemgetter(0)), own]
     ]
     before = [each for place, each in enumerate(points[:-1]) if each not in points[:place] and each != points[-1]]
     return [*before, points[-1]]

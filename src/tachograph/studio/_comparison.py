@@ -10,7 +10,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from tachograph.runs.blocks import exact
+from tachograph.runs.blocks import to_browser_value
 from tachograph.runs.file import RunFile, look
 from tachograph.runs.store import StoreError
 from tachograph.studio._api import Question, Unanswered
@@ -57,7 +57,7 @@ class Comparison:
             for each in self._metrics(path, entry):
                 key = each["group"], each["metric"], each["kind"]
                 metrics.setdefault(key, {**each, "runs": []})["runs"].append(entry.entry["id"])
-        runs = [{"run": entry.entry, "columns": exact(entry.columns)} for _, entry in found]
+        runs = [{"run": entry.entry, "columns": to_browser_value(entry.columns)} for _, entry in found]
         return {"now": self._clock(), "runs": runs, "gone": gone, "metrics": list(metrics.values())}
 
     def _metrics(self, path: Path, entry: RunEntry) -> list[dict[str, Any]]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
-from tachograph.runs.annotations import annotate, change_of
-from tachograph.runs.catalogue import UnknownRunError, delete, located
+from tachograph.runs.annotations import annotate, check_change
+from tachograph.runs.catalogue import UnknownRunError, delete_run_files, find_run
 from tachograph.runs.store import Writer
 from tachograph.studio._api import Unanswered
 
@@ -70,7 +70,7 @@ class Edits:
         if unknown := next((key for key in asked if key not in _KEYS), None):
             raise Unanswered(HTTPStatus.BAD_REQUEST, f"cannot change {unknown!r:.100}; choose from {', '.join(_KEYS)}")
         try:
-            annotate(self._located(run), change_of(**asked))
+            annotate(self._located(run), check_change(**asked))
         except (TypeError, ValueError) as error:
             raise Unanswered(HTTPStatus.BAD_REQUEST, str(error)) from error
         except FileNotFoundError as error:
@@ -85,7 +85,7 @@ class Edits:
             Unanswered: 404 where there is no such run any more, 409 where a hub writes it, or it cannot be deleted.
         """
         try:
-            if not delete(self._located(run)):
+            if not delete_run_files(self._located(run)):
                 raise Unanswered(HTTPStatus.CONFLICT, f"cannot delete the run {run!r:.200}: a hub is writing it")
         except FileNotFoundError as error:
             raise _gone(run) from error
@@ -94,7 +94,7 @@ class Edits:
 
     def _located(self, run: str) -> Path:
         try:
-            return located(run, self._folder)
+            return find_run(run, self._folder)
         except UnknownRunError as error:
             raise Unanswered(HTTPStatus.NOT_FOUND, str(error), near=error.near) from error
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
-from tachograph.runs.ending import described
+from tachograph.runs.ending import ending_as_json
 from tachograph.runs.file import Look
-from tachograph.runs.members import SECOND, members
+from tachograph.runs.members import SECOND, read_members
 from tachograph.runs.queries import read_newest_event_number
 from tachograph.studio._api import Api, Unanswered, text
 from tachograph.studio._arrivals import Heads
@@ -65,7 +65,7 @@ class News:
             self.heads, self.last_event = self._arrivals.known, read_newest_event_number(reading.rows)
             self._drawn = {each.number: each for each in curves(reading)}
             self.bars = self._progress(reading)
-            self._line = self._api.line_of(reading, self._run, members(reading))
+            self._line = self._api.line_of(reading, self._run, read_members(reading))
             self._samples(reading, time.time_ns() - _LATE)
 
     def look(self) -> list[Message]:
@@ -120,8 +120,8 @@ class News:
         return [Message("events", text({"events": found, "more": more}))]
 
     def _standing(self, reading: Look) -> list[Message]:
-        found = members(reading)
-        if self._looks % _SELDOM and described(self._api.ending_of(reading, found)) == self._line["ended"]:
+        found = read_members(reading)
+        if self._looks % _SELDOM and ending_as_json(self._api.ending_of(reading, found)) == self._line["ended"]:
             return []
         line = self._api.line_of(reading, self._run, found)
         before, self._line = self._line, line

@@ -9,9 +9,9 @@ from http import HTTPStatus
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from tachograph.runs.blocks import exact
-from tachograph.runs.columns import order_of, ordered
-from tachograph.runs.filter import FilterError, parsed, value_of
+from tachograph.runs.blocks import to_browser_value
+from tachograph.runs.columns import sort_by, sort_key
+from tachograph.runs.filter import FilterError, column_value, parse_filter
 from tachograph.runs.store import StoreError
 from tachograph.studio._api import Question, Unanswered
 from tachograph.studio.overview import Overview, RunEntry
@@ -55,7 +55,7 @@ class FoundRows:
     """
 
     def __init__(self, asked: TableQuestion) -> None:
-        self._filter = parsed(asked.wanted)
+        self._filter = parse_filter(asked.wanted)
         self._sort, self._reverse = asked.sort.removeprefix("-"), asked.sort.startswith("-")
         self._group = asked.group
         self._matched: dict[str, Placed] = {}  # by id
@@ -79,8 +79,10 @@ class FoundRows:
 
     def _placed(self, run: RunEntry) -> Placed:
         newest = run.entry["state"] == "running", run.entry["started"]
-        order = order_of(value_of(run.columns, self._sort)) if self._sort else None
-        return Placed(Row(run), newest, order, _hashable(value_of(run.columns, self._group)) if self._group else None)
+        order = sort_key(column_value(run.columns, self._sort)) if self._sort else None
+        return Placed(
+            Row(run), newest, order, _hashable(column_value(run.columns, self._group)) if self._group else None
+        )
 
     def rows(self) -> Sequence[Row]:
         """Return the rows in order."""
@@ -199,7 +201,7 @@ def _grouped(found: Iterable[Placed]) -> list[Row]:
     groups: dict[Any, list[Row]] = {}
     for each in found:
         groups.setdefault(each.group, []).append(each.row)
-    by_value = ordered(groups.items(), lambda group: group[0])
+    by_value = sort_by(groups.items(), lambda group: group[0])
     return [row for value, of in by_value for row in (Row(None, value, len(of)), *of)]
 
 
@@ -211,6 +213,6 @@ def _hashable(value: Any) -> Any:
 
 def _item(row: Row, columns: Iterable[str]) -> dict[str, Any]:
     if row.run is None:
-        return {"group": exact(row.value), "runs": row.many}
+        return {"group": to_browser_value(row.value), "runs": row.many}
     told: Mapping[str, Any] = row.run.columns
-    return {"run": row.run.entry, "columns": {name: exact(value_of(told, name)) for name in columns}}
+    return {"run": row.run.entry, "columns": {name: to_browser_value(column_value(told, name)) for name in columns}}

@@ -12,9 +12,9 @@ from math import inf, isfinite
 from typing import Any, NamedTuple
 
 from tachograph.recording.own_metrics import TORCH_MONITOR
-from tachograph.runs.blocks import exact
+from tachograph.runs.blocks import to_browser_value
 from tachograph.runs.file import Look
-from tachograph.runs.members import mapping, pairs, rank_of
+from tachograph.runs.members import parse_object, parse_pairs, rank_of
 from tachograph.runs.queries import (
     CurveExtent,
     StoredSample,
@@ -29,9 +29,9 @@ from tachograph.runs.queries import (
     read_shape,
     read_streams,
 )
-from tachograph.runs.recorded import stat_definition, stat_units
-from tachograph.runs.spread import extremes, unpacked
-from tachograph.runs.window import Drawing, stretches
+from tachograph.runs.recorded import read_stat_units, stat_definition
+from tachograph.runs.spread import unpack_extremes, unpack_histogram
+from tachograph.runs.window import Drawing, read_stretches
 from tachograph.runs.x_axis import XAxis
 from tachograph.studio.thinned_samples import MOST as MOST_STRETCHES
 from tachograph.studio.thinned_samples import thinned
@@ -94,14 +94,16 @@ def curves(look: Look, named: str | None = None) -> list[Drawn]:
         for each in read_definitions(look.rows, named)
     }
     found = []
-    units = stat_units(look.rows)
+    units = read_stat_units(look.rows)
     gauges = set[int]()
     for number, stream, execution, group, metric, attributes in read_curves(look.rows, named):
         about, time = said.get((stream, execution, group, metric), ({}, 0))
         start, rank, packed = streams.get(stream, (0, None, False))
         if group == TORCH_MONITOR and not packed:
             about = {**stat_definition(metric, units), **about}
-        found.append(Drawn(number, metric, group, pairs(attributes), rank, execution, start, about, time, "", packed))
+        found.append(
+            Drawn(number, metric, group, parse_pairs(attributes), rank, execution, start, about, time, "", packed)
+        )
         if packed:
             gauges.add(number)
     metrics = {(each.group, each.metric) for each in found if each.number not in gauges}
@@ -119,7 +121,7 @@ def curves(look: Look, named: str | None = None) -> list[Drawn]:
 
 def _defined(about: Any) -> dict[str, Any]:
     """Return the valid parts of a definition: any program may send one."""
-    said = mapping(about)
+    said = parse_object(about)
     found = {name: said[name] for name in _TEXTS if isinstance(said.get(name), str)}
     bounds = {name: finite(said.get(name)) for name in _NUMBERS}
     found |= {name: value for name, value in bounds.items() if value is not None}
@@ -145,7 +147,7 @@ def _streams(look: Look) -> dict[int, tuple[int, int | None, bool]]:
             continue
         of_process = starts.setdefault(process, {})
         main, _, points = name.partition(".")  # points of gauges and of log() have a stream beside it
-        found[stream] = of_process.setdefault(main, len(of_process)), rank_of(mapping(resource)), bool(points)
+        found[stream] = of_process.setdefault(main, len(of_process)), rank_of(parse_object(resource)), bool(points)
     return found
 
 
@@ -247,7 +249,7 @@ def _chart(
 
 
 def _curve(each: Drawn, extent: CurveExtent | None) -> dict[str, Any]:
-    about = {"curve": each.number, "attributes": exact(dict(each.attributes)), "rank": each.rank}
+    about = {"curve": each.number, "attributes": to_browser_value(dict(each.attributes)), "rank": each.rank}
     about |= {"execution": each.execution, "start": each.start}
     numbers = _NO_POINTS if extent is None else {key: getattr(extent, key) for key in _NO_POINTS}
     return {**about, "task": each.about.get("task"), **numbers}
@@ -274,9 +276,11 @@ def series(look: Look) -> list[dict[str, Any]]:
         except (ValueError, TypeError) as error:
             look.file.note(f"the attributes of a series {name!r}: {error}")
             continue
-        who = mapping(resource)
+        who = parse_object(resource)
         about = {"series": number, "scope": scope, "name": name, "unit": unit, "kind": _KINDS.get(shape, shape)}
-        found.append({**about, "attributes": exact(told), "rank": rank_of(who), "role": str(who.get("dl.role", ""))})
+        found.append(
+            {**about, "attributes": to_browser_value(told), "rank": rank_of(who), "role": str(who.get("dl.role", ""))}
+        )
     return found
 
 
@@ -339,9 +343,9 @@ def _interval(look: Look, rows: Sequence[StoredSample]) -> dict[str, Any]:
         "total": _finite(sum(row.total or 0.0 for row in rows)),
     }
     try:
-        known = [(*extremes(row.spread), row.spread) for row in rows if row.spread]
+        known = [(*unpack_extremes(row.spread), row.spread) for row in rows if row.spread]
         if known:
-            spread = unpacked(max(known, key=lambda each: each[1] if isfinite(each[1]) else -inf)[2])
+            spread = unpack_histogram(max(known, key=lambda each: each[1] if isfinite(each[1]) else -inf)[2])
             interval |= zip(PARTS, map(_finite, spread.quantiles(list(PARTS.values()))), strict=True)
             interval |= {"min": min((low for low, _, _ in known if isfinite(low)), default=None)}
             interval |= {"max": max((high for _, high, _ in known if isfinite(high)), default=None)}
@@ -436,9 +440,14 @@ def lines(
 def _lines(look: Look, each: Drawn, how: Drawing) -> list[dict[str, Any]]:
     if each.numbered and how.axis.kind == "number":
         how = how._replace(axis=XAxis())
-    named = {"curve": each.number, "metric": each.metric, "attributes": exact(dict(each.attributes)), "rank": each.rank}
+    named = {
+        "curve": each.number,
+        "metric": each.metric,
+        "attributes": to_browser_value(dict(each.attributes)),
+        "rank": each.rank,
+    }
     named |= {"execution": each.execution, "start": each.start, "kind": each.kind}
-    return [{**named, **stretch._asdict()} for stretch in stretches(look, each.number, how)]
+    return [{**named, **stretch._asdict()} for stretch in read_stretches(look, each.number, how)]
 
 
 def _unknown(metric: str, group: str | None, known: list[Drawn]) -> str:

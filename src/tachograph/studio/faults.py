@@ -8,12 +8,12 @@ from itertools import islice, pairwise
 from math import isfinite
 from typing import Any, NamedTuple
 
-from tachograph.diagnosis.verdict_run import diagnosis
-from tachograph.runs.blocks import kind_of, told
-from tachograph.runs.ending import Ending, Failure, ending, failures
+from tachograph.diagnosis.verdict_run import diagnose_run
+from tachograph.runs.blocks import extra_points, nonfinite_name
+from tachograph.runs.ending import Ending, Failure, find_ending, read_failed_processes
 from tachograph.runs.file import Look
-from tachograph.runs.losses import losses
-from tachograph.runs.members import NODE, SECOND, Member, MemberStart, members
+from tachograph.runs.losses import read_losses
+from tachograph.runs.members import NODE, SECOND, Member, MemberStart, read_members
 from tachograph.runs.queries import (
     read_block_near,
     read_blocks,
@@ -24,7 +24,7 @@ from tachograph.runs.queries import (
     read_samples_of_block,
 )
 from tachograph.studio.charts import Drawn, curves
-from tachograph.studio.occurrences import incidents
+from tachograph.studio.occurrences import read_incidents
 from tachograph.studio.overview import DURATION
 
 MOST = 20  # of one kind in an answer; of the ranks that one names
@@ -83,9 +83,9 @@ def faults(look: Look, now: int, *, written: bool) -> tuple[list[Fault], dict[st
         now: nanoseconds since the epoch.
         written: a hub has the file open.
     """
-    found = members(look)
+    found = read_members(look)
     job = [one for one in found if one.role != NODE]
-    end = ending(look, found, now, written=written)
+    end = find_ending(look, found, now, written=written)
     drawn = [each for each in curves(look) if each.number and not each.about.get("progress")]
     places = _Places(look, drawn)
     kinds = (
@@ -158,7 +158,7 @@ class _Places:
 
 def _ended(look: Look, end: Ending, found: Sequence[Member], job: Sequence[Member], places: _Places) -> list[Fault]:
     """Return the end of the run, and the exceptions of its last attempt, the first one first."""
-    raised = [] if end.state == "finished" else failures(look, found)
+    raised = [] if end.state == "finished" else read_failed_processes(look, found)
     known = [_raised(each, places) for each in raised]
     if len(known) > 1:
         known[0] = known[0]._replace(title=known[0].title.replace(" failed: ", " failed first: ", 1))
@@ -266,9 +266,9 @@ def _first(look: Look, curve: Drawn, seq0: int) -> Iterator[_First]:
     block = next(read_blocks(look.rows, curve.number, since=seq0), None)
     odd: dict[str, tuple[float, int]] = {}
     for sample in [] if block is None else read_samples_of_block(look.file, block):
-        values = [*told(sample), (sample.x, sample.value)]
+        values = [*extra_points(sample), (sample.x, sample.value)]
         for x, value in sorted((each for each in values if not isfinite(each[1])), key=lambda each: each[0]):
-            odd.setdefault(kind_of(value), (x, sample.time_unix_nano))
+            odd.setdefault(nonfinite_name(value), (x, sample.time_unix_nano))
     if odd:
         kind, (x, time) = min(odd.items(), key=lambda each: (each[1][1], each[1][0]))
         yield _First(time, x, kind, curve, {other: at for other, (at, _) in odd.items() if other != kind})
@@ -305,7 +305,7 @@ def _unfinite(one: _First, some: Iterable[_First], amount: int, name: str) -> Fa
 def _hangs(look: Look, end: Ending, places: _Places) -> list[Fault]:
     """Return the times at which the job stood still, or a rank of it died, as the doctor has told them."""
     found = []
-    for each in incidents(look):
+    for each in read_incidents(look):
         began, ranks = each["began"], each["ranks"]
         hangs = "hangs" if end.state == "running" and not each["ended"] else "hung"
         title = "A rank died before the others" if each["grade"] == "died" else f"The job {hangs}"
@@ -319,7 +319,7 @@ def _slow(look: Look, end: Ending, now: int) -> list[Fault]:
     """Return the verdicts about the steps of training: of a run that goes on about its last minutes."""
     goes_on = end.state == "running"
     found = []
-    for each in diagnosis(look, now if goes_on else 0, recent=goes_on).verdicts:
+    for each in diagnose_run(look, now if goes_on else 0, recent=goes_on).verdicts:
         costs = f"This costs {_duration(round(each.cost * SECOND))} per hour. " if each.share else ""
         detail = f"{_sentence(each.evidence)} {costs}{_sentence(each.advice)}"
         found.append(Fault("slow", each.title, detail, rank=each.ranks[0] if len(each.ranks) == 1 else None))
@@ -364,7 +364,7 @@ def _dropped(look: Look) -> list[Fault]:
             f"{_points(each.points)} dropped: {each.reason}{f' ({each.destination})' if each.destination else ''}",
             each.why.replace("`", ""),
         )
-        for each in losses(look.rows)
+        for each in read_losses(look.rows)
     ]
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from tachograph.diagnosis.incident import HANG, incident_of
-from tachograph.runs.blocks import exact
+from tachograph.diagnosis.incident import HANG, parse_incident
+from tachograph.runs.blocks import to_browser_value
 from tachograph.runs.file import Look
-from tachograph.runs.members import mapping, rank_of
+from tachograph.runs.members import parse_object, rank_of
 from tachograph.runs.queries import EventRow, read_events
-from tachograph.runs.recorded import event_of
+from tachograph.runs.recorded import decode_event
 
 _MOST_NEWS = 10_000  # of incidents
 _OURS = ("tachograph.seq", "tachograph.stream", "tachograph.schema")
@@ -36,24 +36,24 @@ def events_for_a_browser(
 ) -> tuple[list[dict[str, Any]], bool]:
     """Return :func:`events`, with attributes that a browser reads without rounding."""
     found, more = events(look, after=after, limit=limit, names=names)
-    return [{**event, "attributes": exact(event["attributes"])} for event in found], more
+    return [{**event, "attributes": to_browser_value(event["attributes"])} for event in found], more
 
 
-def incidents(look: Look) -> list[dict[str, Any]]:
+def read_incidents(look: Look) -> list[dict[str, Any]]:
     """Return the hangs of a run, the newest last, each as its last event tells it."""
     found: dict[int, dict[str, Any]] = {}
     for each in events(look, after=0, limit=_MOST_NEWS, names=(HANG,))[0]:
-        incident = incident_of(each["attributes"])
+        incident = parse_incident(each["attributes"])
         found[incident["began"]] = incident
     return list(found.values())
 
 
 def _event(look: Look, row: EventRow) -> list[dict[str, Any]]:
     try:
-        event = event_of(row)
+        event = decode_event(row)
     except DecodeError as error:
         look.file.note(f"event {row.number}: {error}")
         return []
     attributes = {key: value for key, value in event.attributes.items() if key not in _OURS}
     named = {"number": event.number, "time": event.time_unix_nano, "name": event.name}
-    return [{**named, "rank": rank_of(mapping(row.resource)), "attributes": attributes}]
+    return [{**named, "rank": rank_of(parse_object(row.resource)), "attributes": attributes}]

@@ -12,24 +12,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tachograph.runs.blocks import Sample
-from tachograph.runs.buckets import HistogramValues, shown
-from tachograph.runs.catalogue import Stamp, Stamps, UnknownRunError, id_of, located, points_in, stamp_of
-from tachograph.runs.ending import Ending, described, ending
-from tachograph.runs.file import Abandoned, Look, RunFile, look
-from tachograph.runs.file_lock import in_use
+from tachograph.runs.buckets import HistogramValues, state_value
+from tachograph.runs.catalogue import Stamp, Stamps, UnknownRunError, count_points, find_run, read_stamp, run_id_of
+from tachograph.runs.ending import Ending, ending_as_json, find_ending
+from tachograph.runs.file import AbandonedError, Look, RunFile, look
+from tachograph.runs.file_lock import is_in_use
 from tachograph.runs.members import (
     NODE,
     SECOND,
     Member,
     MemberStart,
-    display_name,
-    job_name,
-    mapping,
-    members,
+    find_job_name,
+    parse_object,
     rank_of,
-    tags,
+    read_display_name,
+    read_members,
+    read_tags,
 )
-from tachograph.runs.outline import outline
+from tachograph.runs.outline import read_outline
 from tachograph.runs.queries import (
     StoredBlock,
     read_blocks,
@@ -39,7 +39,7 @@ from tachograph.runs.queries import (
     read_samples_of_block,
     read_series,
 )
-from tachograph.runs.recorded import BEGIN, thinned_curves
+from tachograph.runs.recorded import BEGIN, count_thinned_curves
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import Drawn, finite, newest
 
@@ -137,12 +137,12 @@ class Overview:
         with self._lock:
             for name in names:
                 try:
-                    path = located(name, self._folder)
+                    path = find_run(name, self._folder)
                 except UnknownRunError as error:
                     gone.append({"run": name, "near": error.near})
                     continue
                 known = self._known.get(path.name)
-                if self._is_due(known, stamp_of(path), time.monotonic(), 0.0):
+                if self._is_due(known, read_stamp(path), time.monotonic(), 0.0):
                     self._take(path)
                 found.append((path, self._known[path.name]))
         return found, gone
@@ -189,16 +189,16 @@ class Overview:
 
     def _read(self, path: Path) -> RunEntry:
         if self._abandoned():
-            raise Abandoned
+            raise AbandonedError
         began = time.monotonic()
-        written, stamp = in_use(path), stamp_of(path)
+        written, stamp = is_in_use(path), read_stamp(path)
         columns: dict[str, Any] = {}
         try:
             file = RunFile(path, looking=True)
             with look(file, self._abandoned) as reading:
-                entry = about(reading, id_of(path), members(reading), self._clock(), written=written)
+                entry = about(reading, run_id_of(path), read_members(reading), self._clock(), written=written)
                 if self._outlined:
-                    columns = {**outline(reading), **_facts(entry)}
+                    columns = {**read_outline(reading), **_facts(entry)}
             if file.changed:
                 return self._read(path)
             entry["damage"] = file.damage
@@ -206,7 +206,7 @@ class Overview:
             why = str(error.strerror) if isinstance(error, StoreError) else f"cannot read the file: {error}"
             entry = _unreadable(path, why)
             columns = _facts(entry)
-        unchanged = stamp == stamp_of(path) and all(self._clock() - changed > _SETTLED for changed, _ in stamp)
+        unchanged = stamp == read_stamp(path) and all(self._clock() - changed > _SETTLED for changed, _ in stamp)
         return RunEntry(stamp, entry, columns, unchanged and entry["state"] != "running", began)
 
 
@@ -251,23 +251,23 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
     launched, told = read_launch_span(reading.rows)  # without a process nothing else says when
     started = begun(reading, found) or launched or changed
     last = max((start.last for start in _starts(found)), default=told or changed)
-    end = ending(reading, found, now, written=written)
+    end = find_ending(reading, found, now, written=written)
     return {
         "id": name,
-        "program": job_name(reading.rows, found),
+        "program": find_job_name(reading.rows, found),
         "state": end.state,
-        "ended": described(end),
+        "ended": ending_as_json(end),
         "started": started,
         "last": last,
         "seconds": max(0, last - started) / SECOND,
         "ranks": len({each.rank for each in found} - {None}),
         "processes": sum(each.role != NODE for each in found),
         "restarts": max((len(each.starts) - 1 for each in found), default=0),
-        "points": points_in(reading.rows),
-        "thinned": thinned_curves(reading.rows),
+        "points": count_points(reading.rows),
+        "thinned": count_thinned_curves(reading.rows),
         "bytes": _size(reading.file.path),
-        "name": display_name(reading.rows),
-        "tags": tags(reading.rows),
+        "name": read_display_name(reading.rows),
+        "tags": read_tags(reading.rows),
         "damage": [],
     }
 
@@ -276,16 +276,16 @@ def _unreadable(path: Path, why: str) -> dict[str, Any]:
     changed = _changed(path)
     times = {"started": changed, "last": changed, "seconds": 0}
     counts = {"ranks": 0, "processes": 0, "restarts": 0, "points": 0, "thinned": 0, "bytes": _size(path)}
-    words = {"program": "", "state": "unknown", "ended": described(Ending("unknown")), "name": ""}
-    return {"id": id_of(path), **words, **times, **counts, "tags": [], "damage": [why]}
+    words = {"program": "", "state": "unknown", "ended": ending_as_json(Ending("unknown")), "name": ""}
+    return {"id": run_id_of(path), **words, **times, **counts, "tags": [], "damage": [why]}
 
 
 def _size(path: Path) -> int:
-    return sum(size for _, size in stamp_of(path))
+    return sum(size for _, size in read_stamp(path))
 
 
 def _changed(path: Path) -> int:
-    return max((changed for changed, _ in stamp_of(path)), default=0)
+    return max((changed for changed, _ in read_stamp(path)), default=0)
 
 
 DURATION, CALLS = "function.duration", "function.calls"
@@ -305,11 +305,11 @@ def functions(look: Look) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
             continue
         try:
             told: dict[str, Any] = dict(json.loads(series.attributes))
-            amount = shown(series.state)
+            amount = state_value(series.state)
         except (ValueError, TypeError, LookupError) as error:
             look.file.note(f"a state of {series.name}: {error}")
             continue
-        who = mapping(series.resource)
+        who = parse_object(series.resource)
         key = str(told.get("code.function.name", "")), rank_of(who), str(who.get("dl.role", ""))
         if isinstance(amount, HistogramValues):
             durations[key] = durations[key].plus(amount) if key in durations else amount

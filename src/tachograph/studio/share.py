@@ -29,7 +29,7 @@ _SCRIPT = re.compile(r'<script(?P<module> type="module")? src="/static/([^"]+)">
 _ICON = "/static/icon.svg"
 
 
-def shared_page(store: Path, run: str) -> str:
+def make_shared_page(store: Path, run: str) -> str:
     """Return the page of a run.
 
     Of very many curves or samples each has fewer points than the Studio shows: a million points are some megabytes.

@@ -11,7 +11,7 @@ from typing import Any
 from tachograph.recording.exponential import ExponentialHistogram
 from tachograph.runs.file import Look
 from tachograph.runs.queries import count_spreads, read_samples
-from tachograph.runs.spread import joined, unpacked
+from tachograph.runs.spread import join_histograms, unpack_histogram
 
 MOST_COLUMNS = 120
 _MOST_ROWS = 40
@@ -42,7 +42,7 @@ def spreads(
         packed = ((sample.time, sample.spread) for sample in samples if sample.spread is not None)
         for time, spread in islice(packed, 0, None, every):
             try:
-                found.append((time, unpacked(spread)))
+                found.append((time, unpack_histogram(spread)))
             except ValueError as error:
                 look.file.note(f"a sample of {time}: {error}")
     if not any(histogram.total for _, histogram in found):
@@ -52,7 +52,7 @@ def spreads(
     by_column: list[list[ExponentialHistogram]] = [[] for _ in range(columns)]
     for time, histogram in found:
         by_column[min(columns - 1, (time - begin) * columns // max(1, end - begin))].append(histogram)
-    bounds, counts = _table([joined(some) for some in by_column])
+    bounds, counts = _table([join_histograms(some) for some in by_column])
     return {"begin": begin, "end": end, "joined": every, "bounds": bounds, "counts": counts}
 
 

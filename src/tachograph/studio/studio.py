@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tachograph.exporters.prometheus.format import accepts_gzip
 from tachograph.recording.log import LogOnce
-from tachograph.runs.file import Abandoned
+from tachograph.runs.file import AbandonedError
 from tachograph.studio._api import Api, Question, Unanswered, answer, encoded, refusal
 from tachograph.studio._comparison import Comparison
 from tachograph.studio._edits import Edits, asked_of
@@ -217,7 +217,7 @@ class Studio:
             raise
         except Exception as error:  # the border to the store: one question must not end the server; the client is told
             # The pool is shut down, or the reading was given up.
-            if self._closing.is_set() and isinstance(error, Abandoned | RuntimeError):
+            if self._closing.is_set() and isinstance(error, AbandonedError | RuntimeError):
                 raise Unanswered(HTTPStatus.SERVICE_UNAVAILABLE, "the hub is shutting down") from error
             self._failed()
             message = "a request of the Studio failed (further warnings are suppressed; see tachograph.hub.failed)"

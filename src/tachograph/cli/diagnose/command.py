@@ -27,14 +27,14 @@ from tachograph.cli.diagnose.hangs import ask_hub, hang_lines, hub_of, stack_lin
 from tachograph.cli.hub_client import RefusedError, UnavailableError
 from tachograph.diagnosis.phases import PHASES
 from tachograph.diagnosis.verdict import CRITICAL
-from tachograph.diagnosis.verdict_run import Diagnosis, diagnosis
+from tachograph.diagnosis.verdict_run import Diagnosis, diagnose_run
 from tachograph.identity.environment import clean, store
-from tachograph.runs.catalogue import id_of, listed, located
-from tachograph.runs.ending import ending
+from tachograph.runs.catalogue import find_run, list_runs, run_id_of
+from tachograph.runs.ending import find_ending
 from tachograph.runs.export import printable
 from tachograph.runs.file import RunFile, look
-from tachograph.runs.file_lock import in_use
-from tachograph.runs.members import members
+from tachograph.runs.file_lock import is_in_use
+from tachograph.runs.members import read_members
 
 HAS_FAULT = 3  # the exit code for a hang or a critical verdict
 
@@ -71,15 +71,15 @@ def _diagnose(options: argparse.Namespace) -> dict[str, Any]:
     if options.url:
         return {"run": run, **judged, **hangs}
     assert path is not None  # noqa: S101 - without --url the run was found in the store
-    run = id_of(path)
-    url = hub_of(run) if in_use(path) else None
+    run = run_id_of(path)
+    url = hub_of(run) if is_in_use(path) else None
     hangs = ask_hub(url, run)[1] if url else stored_hangs(path)
     return {"run": run, **judged, **hangs}
 
 
 def _has_run(run: str, folder: Path) -> bool:
     try:
-        located(run, folder)
+        find_run(run, folder)
     except (LookupError, OSError):
         return False
     return True
@@ -88,8 +88,8 @@ def _has_run(run: str, folder: Path) -> bool:
 def _path(run: str, folder: Path) -> Path:
     """Return the file of a run, or of the newest one."""
     if run:
-        return located(run, folder)
-    runs = listed(folder)
+        return find_run(run, folder)
+    runs = list_runs(folder)
     if not runs:
         raise LookupError(f"there is no run in {folder} yet; record one with 'tachograph run -- python train.py'")
     return runs[-1].path
@@ -97,10 +97,10 @@ def _path(run: str, folder: Path) -> Path:
 
 def _judged(path: Path) -> dict[str, Any]:
     now = time.time_ns()
-    written = in_use(path)
+    written = is_in_use(path)
     with look(RunFile(path)) as reading:
-        is_running = ending(reading, members(reading), now, written=written).state == "running"
-        return diagnosis(reading, now if is_running else 0, recent=is_running).data()
+        is_running = find_ending(reading, read_members(reading), now, written=written).state == "running"
+        return diagnose_run(reading, now if is_running else 0, recent=is_running).data()
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from tachograph.cli.hub_client import HubClient, RefusedError, UnavailableError
 from tachograph.runs.file import RunFile, look
-from tachograph.studio.occurrences import incidents
+from tachograph.studio.occurrences import read_incidents
 
 
 def ask_hub(url: str, run: str) -> tuple[str, dict[str, Any]]:
@@ -46,7 +46,7 @@ def hub_of(run: str) -> str | None:
 def stored_hangs(path: Path) -> dict[str, Any]:
     """Return the hangs of a run that its file has."""
     with look(RunFile(path)) as reading:
-        return {"live": None, "incidents": incidents(reading)}
+        return {"live": None, "incidents": read_incidents(reading)}
 
 
 def hang_lines(found: Mapping[str, Any]) -> Iterator[str]:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from tachograph.cli.command_line import FAILED, Parser, add_store, parser, positive_duration
 from tachograph.identity.environment import store
 from tachograph.identity.extra import install_command
-from tachograph.runs.catalogue import listed
-from tachograph.runs.export import printable, size_of
+from tachograph.runs.catalogue import list_runs
+from tachograph.runs.export import format_size, printable
 from tachograph.runs.store import StoreError
 
 if TYPE_CHECKING:
@@ -77,13 +77,13 @@ def _store(folder: Path) -> Iterator[tuple[bool, str]]:
         return
     is_writable = os.access(folder, os.W_OK | os.X_OK)
     try:
-        runs = listed(folder)
+        runs = list_runs(folder)
     except StoreError as error:
         yield False, f"{folder}: {error.strerror}"
         return
     free = shutil.disk_usage(folder).free
     size = sum(run.size for run in runs)
-    count = f"{len(runs)} run{'s' * (len(runs) != 1)}, {size_of(size)}, {size_of(free)} free"
+    count = f"{len(runs)} run{'s' * (len(runs) != 1)}, {format_size(size)}, {format_size(free)} free"
     yield is_writable, f"{folder}: {count}" + ("" if is_writable else ", not writable")
     for run in runs:
         if run.problem:
@@ -91,8 +91,8 @@ def _store(folder: Path) -> Iterator[tuple[bool, str]]:
 
 
 def _ports() -> Iterator[tuple[bool, str]]:
-    from tachograph.hub.server import PORT as HUB_PORT
-    from tachograph.hub.studio_server import PORT as STUDIO_PORT
+    from tachograph.hub.server import HUB_PORT
+    from tachograph.hub.studio_server import STUDIO_PORT
 
     for name, number in (("hub", HUB_PORT), ("studio", STUDIO_PORT)):
         with closing(socket.socket()) as probe:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from tachograph.cli.command_line import add_store
 from tachograph.cli.dashboards.panel import INFLUXDB, PROMETHEUS
 from tachograph.cli.dashboards.run_dashboard import defined_charts, run_dashboard
-from tachograph.runs.catalogue import opened
+from tachograph.runs.catalogue import open_run
 from tachograph.runs.run import Run
 
 PROMETHEUS_UID, INFLUXDB_UID = "tachograph-prometheus", "tachograph-influxdb"
@@ -83,7 +83,7 @@ def contents(options: argparse.Namespace, out: Path) -> tuple[dict[str, Path | s
         OSError: the store cannot be read.
     """
     check_options(options)
-    runs = [opened(name, options.store) for name in dict.fromkeys(options.run)]
+    runs = [open_run(name, options.store) for name in dict.fromkeys(options.run)]
     dashboards = {_file_name(run): _dashboard(run, options.datasource or PROMETHEUS_UID) for run in runs}
     problems = [problem for run in runs for problem in _problems(run, empty=dashboards[_file_name(run)] is None)]
     return dict(_files(options, out, dashboards)), problems

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tachograph.cli.command_line import FAILED, WRONG_USAGE, Parser, add_store, add_yes, fail, parser, reason
 from tachograph.identity.environment import store
-from tachograph.runs.catalogue import delete, files_of, located
-from tachograph.runs.export import printable, size_of
+from tachograph.runs.catalogue import delete_run_files, find_run, run_files
+from tachograph.runs.export import format_size, printable
 
 IN_USE = "a hub is writing it"
 
@@ -26,7 +26,7 @@ def command(arguments: Sequence[str]) -> int:
     code = 0
     for name in dict.fromkeys(options.runs):
         try:
-            paths[name] = located(name, folder)
+            paths[name] = find_run(name, folder)
         except (LookupError, OSError) as error:
             code = fail("runs delete", reason(error), FAILED)
     sizes = {name: _size(path) for name, path in paths.items()}
@@ -38,7 +38,7 @@ def command(arguments: Sequence[str]) -> int:
         if problem := delete_run(path):
             code = fail("runs delete", f"{name}: {problem}", FAILED)
         else:
-            sys.stdout.write(f"deleted {printable(name)} ({size_of(sizes[name])})\n")
+            sys.stdout.write(f"deleted {printable(name)} ({format_size(sizes[name])})\n")
     return code
 
 
@@ -47,7 +47,7 @@ def confirm(command: str, names: Sequence[str], size: int) -> bool:
     if not sys.stdin.isatty():
         fail(command, "cannot ask for confirmation without a terminal; use --yes", WRONG_USAGE)
         return False
-    count = f"{len(names)} run{'s' * (len(names) > 1)} ({size_of(size)})"
+    count = f"{len(names)} run{'s' * (len(names) > 1)} ({format_size(size)})"
     sys.stdout.write(f"Delete {printable(names[0]) if len(names) == 1 else count}? [y/N] ")
     sys.stdout.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
@@ -56,7 +56,7 @@ def confirm(command: str, names: Sequence[str], size: int) -> bool:
 def delete_run(path: Path) -> str:
     """Delete a run's files, and return why that failed, or an empty string."""
     try:
-        return "" if delete(path) else IN_USE
+        return "" if delete_run_files(path) else IN_USE
     except FileNotFoundError:  # somebody else has deleted it
         return ""
     except OSError as error:
@@ -64,7 +64,7 @@ def delete_run(path: Path) -> str:
 
 
 def _size(path: Path) -> int:
-    return sum(file.stat().st_size for file in files_of(path) if file.exists())
+    return sum(file.stat().st_size for file in run_files(path) if file.exists())
 
 
 def build_parser() -> Parser:

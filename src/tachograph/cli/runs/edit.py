@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from tachograph.cli.command_line import Parser, add_run, add_store, parser, print_errors
-from tachograph.runs.annotations import annotate, change_of
-from tachograph.runs.catalogue import opened
+from tachograph.runs.annotations import annotate, check_change
+from tachograph.runs.catalogue import open_run
 from tachograph.runs.export import printable
 from tachograph.runs.run import Run
 
@@ -36,10 +36,10 @@ def _edit(options: argparse.Namespace) -> Run:
     if not changes:
         raise ValueError("nothing to change: give --name, --notes, --add-tag or --remove-tag")
     try:
-        change = change_of(**changes)
+        change = check_change(**changes)
     except ValueError as error:
         raise ValueError(_with_option_names(str(error))) from None
-    run = opened(options.run, options.store)
+    run = open_run(options.run, options.store)
     for tag in change.remove:
         if tag not in run.tags:
             nearest = get_close_matches(tag, run.tags, n=1) or run.tags

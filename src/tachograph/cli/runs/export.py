@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TextIO
 
 from tachograph.cli.command_line import FAILED, Parser, add_store, fail, parser, print_errors, reason
 from tachograph.cli.runs.tensorboard import require_tensorboard
-from tachograph.runs.catalogue import opened
-from tachograph.runs.export import lines, lines_of, write_csv, write_jsonl
+from tachograph.runs.catalogue import open_run
+from tachograph.runs.export import export_lines, export_metric_lines, write_csv, write_jsonl
 from tachograph.runs.parquet import WriteParquet, parquet_writer
 from tachograph.runs.recorded_series import KINDS, Kind
 from tachograph.runs.run import Run
@@ -34,7 +34,7 @@ def command(arguments: Sequence[str]) -> int:
     """Write runs, and return the exit code: 1 if a part of one could not be read, 2 for wrong usage."""
     options = build_parser().parse_intermixed_args(arguments)  # runs before and behind the options
     prepare = _prepare_log_folders if options.format == "tensorboard" else _prepare_tables
-    runs = [opened(name, options.store) for name in dict.fromkeys(options.run)]
+    runs = [open_run(name, options.store) for name in dict.fromkeys(options.run)]
     write = prepare(options, runs)
     try:
         write()
@@ -141,7 +141,7 @@ def _write(tables: Sequence[_Table], out: TextIO, options: argparse.Namespace, p
     several = len(set(options.run)) > 1
     if options.format == "jsonl":
         for run, name, *_ in tables:
-            found = lines(run) if name is options.kind is None else lines_of(run, name, options.kind)
+            found = export_lines(run) if name is options.kind is None else export_metric_lines(run, name, options.kind)
             write_jsonl(({**line, "run": run.id} if several else line for line in found), out)
         return
     columns = ("run", *tables[0].columns) if several else tables[0].columns

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from tachograph.cli.command_line import WRONG_USAGE, Parser, add_json, add_store, fail, parser, print_errors
 from tachograph.identity.environment import store
-from tachograph.runs.catalogue import listed
-from tachograph.runs.columns import FACTS, chosen, columns_table, json_line, overview_table
+from tachograph.runs.catalogue import list_runs
+from tachograph.runs.columns import RUN_FACTS, choose_runs, columns_as_json, format_columns, format_overview
 from tachograph.runs.export import printable, write_jsonl
 from tachograph.runs.filter import FilterError
 
@@ -29,20 +29,20 @@ def command(arguments: Sequence[str]) -> int:
 
 def _print_runs(options: argparse.Namespace) -> int:
     required_tags = set(options.tag)
-    stored = listed(options.store)[::-1]
+    stored = list_runs(options.store)[::-1]
     tagged = [run for run in stored if required_tags <= set(run.tags)]
-    columns = options.columns or (FACTS if options.json else ())
-    rows = chosen(tagged, columns, wanted=options.filter, sort=options.sort, reverse=options.reverse)
+    columns = options.columns or (RUN_FACTS if options.json else ())
+    rows = choose_runs(tagged, columns, wanted=options.filter, sort=options.sort, reverse=options.reverse)
     if options.json:
-        write_jsonl((json_line(row) for _, row in rows), sys.stdout)
+        write_jsonl((columns_as_json(row) for _, row in rows), sys.stdout)
     elif not rows:
         folder = printable(str(options.store or store(os.environ)))
         none = f"none of the {len(stored):,} runs in {folder} matches" if stored else f"no runs in {folder}"
         sys.stdout.write(f"{none}\n")
     elif columns:
-        sys.stdout.write(columns_table([row for _, row in rows]))
+        sys.stdout.write(format_columns([row for _, row in rows]))
     else:
-        sys.stdout.write(overview_table([run for run, _ in rows]))
+        sys.stdout.write(format_overview([run for run, _ in rows]))
     sys.stdout.flush()
     return 0
 
@@ -64,7 +64,7 @@ def build_parser() -> Parser:
         metavar="NAME",
         help="Only runs with this tag (repeat it to require several)",
     )
-    of = f"Columns to show: {', '.join(FACTS)}, a metric, or a key of the configuration, results or program"
+    of = f"Columns to show: {', '.join(RUN_FACTS)}, a metric, or a key of the configuration, results or program"
     add("--columns", type=_columns, metavar="COLUMN,...", help=of)
     add(
         "--sort",

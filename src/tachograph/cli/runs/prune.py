@@ -21,9 +21,9 @@ from tachograph.cli.command_line import (
     print_errors,
 )
 from tachograph.cli.runs.delete import confirm, delete_run
-from tachograph.runs.catalogue import listed, superfluous
-from tachograph.runs.columns import overview_table
-from tachograph.runs.export import size_of
+from tachograph.runs.catalogue import list_runs, runs_to_prune
+from tachograph.runs.columns import format_overview
+from tachograph.runs.export import format_size
 
 _BYTES_IN = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -35,11 +35,11 @@ def command(arguments: Sequence[str]) -> int:
     if options.older_than is options.keep is options.max_size is None:
         raise ValueError("choose what to delete: --older-than, --keep or --max-size")
     rules = {"older": options.older_than, "keep": options.keep, "size": options.max_size}
-    runs = superfluous(listed(options.store), time.time_ns(), **rules)
+    runs = runs_to_prune(list_runs(options.store), time.time_ns(), **rules)
     if not runs:
         sys.stdout.write("no runs to delete\n")
         return 0
-    sys.stdout.write(overview_table(runs[::-1]))
+    sys.stdout.write(format_overview(runs[::-1]))
     size = sum(run.size for run in runs)
     if not options.yes and not confirm("runs prune", [run.id for run in runs], size):
         return WRONG_USAGE
@@ -47,7 +47,7 @@ def command(arguments: Sequence[str]) -> int:
     for path, problem in problems.items():
         fail("runs prune", f"{path}: {problem}", FAILED)
     deleted = [run for run in runs if run.path not in problems]
-    sys.stdout.write(f"deleted {len(deleted)} ({size_of(sum(run.size for run in deleted))})\n")
+    sys.stdout.write(f"deleted {len(deleted)} ({format_size(sum(run.size for run in deleted))})\n")
     return FAILED if problems else 0
 
 

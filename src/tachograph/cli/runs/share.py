@@ -10,21 +10,21 @@ from pathlib import Path
 from tachograph.cli.command_line import Parser, add_run, add_store, parser, print_errors
 from tachograph.identity.environment import store
 from tachograph.identity.run_id import file_safe
-from tachograph.runs.export import printable, size_of
+from tachograph.runs.export import format_size, printable
 
 
 @print_errors("runs share")
 def command(arguments: Sequence[str]) -> int:
     """Write the page, and return the exit code: 2 for wrong usage."""
     options = build_parser().parse_args(arguments)
-    from tachograph.studio.share import shared_page  # it loads the server's libraries
+    from tachograph.studio.share import make_shared_page  # it loads the server's libraries
 
     output: Path = options.output or Path(f"{file_safe(options.run)}.html")
     if output.exists() and not options.force:
         raise FileExistsError(f"{output} exists; use --force to replace it")
-    page = shared_page(options.store or store(os.environ), options.run).encode()
+    page = make_shared_page(options.store or store(os.environ), options.run).encode()
     _write_whole(output, page, replace=options.force)
-    sys.stderr.write(f"tachograph: wrote {printable(str(output))} ({size_of(len(page))})\n")
+    sys.stderr.write(f"tachograph: wrote {printable(str(output))} ({format_size(len(page))})\n")
     return 0
 
 

@@ -15,7 +15,7 @@ from tachograph.cli.top.source import RunSource, default_run
 from tachograph.recording.exponential import ExponentialHistogram
 from tachograph.runs import HistogramValues
 from tachograph.runs.newest_points import NewestPoints
-from tachograph.runs.spread import unpacked
+from tachograph.runs.spread import unpack_histogram
 from tachograph.studio.snapshot import (
     TROUBLES,
     CurveOfRank,
@@ -240,6 +240,6 @@ def _phase(sample: LastSample) -> str:
 @lru_cache(maxsize=4096)
 def _spread(encoded: str) -> ExponentialHistogram | None:
     try:
-        return unpacked(base64.b64decode(encoded, validate=True))
+        return unpack_histogram(base64.b64decode(encoded, validate=True))
     except ValueError:  # damaged: count and sum may be right
         return None

@@ -48,11 +48,11 @@ from tachograph.recording.naming import group_and_name
 from tachograph.recording.packed_points import PackedPoints
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
-from tachograph.runs.catalogue import points_in
+from tachograph.runs.catalogue import count_points
 from tachograph.runs.file import RunFile
-from tachograph.runs.file_lock import in_use
+from tachograph.runs.file_lock import is_in_use
 from tachograph.runs.recorded import END
-from tachograph.runs.store import path_of
+from tachograph.runs.store import run_path
 
 IMPORTED = "tachograph.import"  # an event that names the library whose file was imported
 _FILE_NAME = re.compile(r"events\.out\.tfevents\.\d+\.(?P<host>[^.].*?)\.(?P<pid>\d{1,9})\.")
@@ -97,8 +97,8 @@ def import_log_folder(folder: LogFolder, store: Path, report_progress: ReportPro
     run = folder.run_id()
     if run is None:
         return None
-    path = path_of(store, run)
-    if path.exists() and in_use(path):
+    path = run_path(store, run)
+    if path.exists() and is_in_use(path):
         raise BlockingIOError(f"another process is writing the run {run}; import it again when that process has ended")
     points_before = _stored_points(path)
     counts: Counter[str] = Counter()
@@ -124,7 +124,7 @@ def import_log_folder(folder: LogFolder, store: Path, report_progress: ReportPro
 
 
 def _stored_points(path: Path) -> int:
-    return points_in(RunFile(path).rows) if path.exists() else 0
+    return count_points(RunFile(path).rows) if path.exists() else 0
 
 
 def _resource(program: str, run: str, part: Part, restart: int) -> dict[str, AttributeValue]:
