@@ -174,7 +174,7 @@ def test_a_run_that_is_gone_or_damaged_is_an_error(store: Path) -> None:
     with pytest.raises(FileNotFoundError, match="the run was deleted"):
         annotate(gone, Change(add=("x",)))
     with pytest.raises(FileNotFoundError, match="the run has already been deleted"):
-        runs.catalogue.delete(gone)
+        runs.catalogue.delete_run_files(gone)
     assert not [each for each in store.joinpath("runs").iterdir() if each.name.startswith("gone")]
     broken = run_path(store, "broken")
     broken.write_text("no database at all" * 100)

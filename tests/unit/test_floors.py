@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,11 @@ FILES = {
     "otel": ("exporters",),
     "testing": ("recording",),
     "version": (),
+}
+# Packages that others still import by submodule. All others are used through the names that their interface offers.
+OPEN = {
+    *("recording", "identity", "profiling", "hardware", "elastic", "monitor", "metric", "logger", "exporters"),
+    *("pipeline", "instrumentation", "integrations", "_pyinstaller", "testing", "version"),
 }
 # Each is a callback of another trainer, by the name that its users look for.
 CALLBACKS = {"TachographCallback": ["integrations.ray", "integrations.transformers"]}
@@ -153,17 +159,44 @@ def test_a_room_says_what_it_is() -> None:
     assert silent == []
 
 
-def test_a_room_names_the_modules_that_others_use() -> None:
-    """A module that another room imports is named in the docstring of its room's face."""
+def test_an_open_room_names_the_modules_that_others_use() -> None:
+    """A module of an open package that another one imports is named in the docstring of its package."""
     faces = {name: ast.get_docstring(tree(name)) or "" for name in ROOMS}
     unnamed = {
         other
         for module in MODULES
         for other in imported(module)
-        if room(other) in faces and room(other) != room(module) and "." in other and module
+        if room(other) in OPEN & faces.keys() and room(other) != room(module) and "." in other and module
         if not re.search(rf"[`.]{other.rpartition('.')[2]}`", faces[room(other)])
     }
     assert unnamed == set()
+
+
+def test_packages_are_used_through_their_interfaces() -> None:
+    """No module imports a submodule of another package, unless that package is still open."""
+    found = [
+        f"{module} -> {other}"
+        for module in MODULES
+        for other in imported(module)
+        if room(other) not in OPEN and room(other) != room(module) and "." in other and module
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("package", sorted(set(ROOMS) - OPEN - {"cli"}))
+def test_an_interface_offers_what_it_declares(package: str) -> None:
+    """The names for type checkers are those that are loaded at their first use, and each is there."""
+    declared = {
+        alias.asname or alias.name
+        for node in ast.walk(tree(package))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"tachograph.{package}.")
+        for alias in node.names
+    }
+    interface = import_module(f"tachograph.{package}")
+    offered = {name for names in interface._NAMES.values() for name in names}
+    assert declared - offered == set(getattr(interface, "_ALIASES", ()))
+    assert offered <= declared
+    assert [name for name in declared if getattr(interface, name, None) is None] == []
 
 
 def test_nothing_is_imported_in_a_circle() -> None:

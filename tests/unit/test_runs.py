@@ -173,7 +173,7 @@ def test_prune_leaves_what_a_hub_writes(store: Path, capsys: pytest.CaptureFixtu
     assert [each.id for each in runs.list(store)] == ["live"]
     live = next(each for each in runs.list(store) if each.id == "live")
     assert live.in_use
-    assert not runs.catalogue.delete(live.path)
+    assert not runs.catalogue.delete_run_files(live.path)
     hub.close()
     assert run("prune", "--keep", "0", "--yes") == 0
     assert runs.list() == []

@@ -37,8 +37,12 @@ def summary_lines(
         store: the folder of the run, if it is not the usual one.
         remarks: further clauses of the line about the run.
     """
-    from tachograph.runs.export import printable  # these imports would delay the job
-    from tachograph.runs.losses import Loss, describe_losses, loss_name
+    from tachograph.runs import (
+        Loss,
+        describe_losses,
+        loss_name,
+        printable,  # these imports would delay the job
+    )
 
     studio = ["tachograph", "studio", *(["--store", str(store)] if store is not None else ())]
     undelivered_clause = [_describe_undelivered(undelivered)] if undelivered else []
@@ -86,7 +90,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _describe_failure(fields: Mapping[str, Any]) -> str:
-    from tachograph.runs.ending import Failure
+    from tachograph.runs import Failure
 
     failure = Failure(**{name: fields[name] for name in Failure._fields})
     return f"{failure.process} failed first: {failure}" if failure.process else f"the program failed: {failure}"

@@ -102,7 +102,7 @@ def group_parser(
 
 def fail(command: str, why: str, code: int, *, more_lines: Sequence[str] = ()) -> int:
     """Print the reason of a failure to stderr in one line, and lines below it; return the exit code ``code``."""
-    from tachograph.runs.export import printable  # it loads the store's modules, which a job does not wait for
+    from tachograph.runs import printable  # it loads the store's modules, which a job does not wait for
 
     if sys.stderr is not None:  # if it is closed, only the exit code is left
         lines = [f"tachograph {command}: {printable(why)}", *map(printable, more_lines)]

@@ -26,11 +26,10 @@ from tachograph.cli.command_line import (
     reason,
 )
 from tachograph.exporters.standard_streams import never_fail
-from tachograph.hub.announcement import Announcement
+from tachograph.hub import Announcement
 from tachograph.identity.environment import clean, setting, store, text
 from tachograph.identity.launch import GIT_TIMEOUT, handed_launch
-from tachograph.runs.open_stores import raise_descriptor_limit
-from tachograph.runs.store import StoreError
+from tachograph.runs import StoreError, raise_descriptor_limit
 
 DEFAULT_RUN = "default"
 _TURN = 0.001  # seconds: an answer takes the interpreter four times from the threads that keep, save and render
@@ -69,10 +68,7 @@ def command(arguments: Sequence[str]) -> int:
 
 async def _serve(options: argparse.Namespace, announcement: Announcement) -> None:
     from tachograph.exporters.prometheus.target_file import TargetFile
-    from tachograph.hub.guard import is_loopback, read_token
-    from tachograph.hub.hub import Hub
-    from tachograph.hub.lifetime import Lifetime, Node
-    from tachograph.hub.server import HUB_PORT, HubServer, address_of, listen
+    from tachograph.hub import HUB_PORT, Hub, HubServer, Lifetime, Node, address_of, is_loopback, listen, read_token
     from tachograph.identity.program import StartMarks
 
     asked = setting(os.environ, "", None, "TACHOGRAPH_SYSTEM_METRICS")
@@ -98,7 +94,7 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
                 completing.start()
             forwarding = None
             if options.forward is not None:
-                from tachograph.hub.forwarding import Forwarding
+                from tachograph.hub import Forwarding
 
                 forwarding = Forwarding(options.forward, hub.registry, store=kept_in)
             hub.doctors.tell = announcement.hang

@@ -294,7 +294,7 @@ def _check_hub(hub: HubProcess | None, say: Callable[[str], object], begin_line:
         return
     hub.look_after()
     while hub.hangs:
-        from tachograph.runs.export import printable  # only now: it would delay the job
+        from tachograph.runs import printable  # only now: it would delay the job
 
         begin_line("\n")
         say(printable(hub.hangs.popleft()))

@@ -39,10 +39,8 @@ def command(arguments: Sequence[str]) -> int:
 
 
 async def _serve(options: argparse.Namespace) -> None:
-    from tachograph.hub.guard import is_loopback, read_token
-    from tachograph.hub.server import address_of, listen
-    from tachograph.hub.studio_server import STUDIO_PORT, StudioServer
-    from tachograph.runs.catalogue import check_store
+    from tachograph.hub import STUDIO_PORT, StudioServer, address_of, is_loopback, listen, read_token
+    from tachograph.runs import check_store
 
     folder = check_store(options.store or store(os.environ))
     with listen(options.host, options.port, usual=STUDIO_PORT) as listener:

@@ -11,16 +11,18 @@ from tachograph.diagnosis.goodput import Goodput, TrainingAttempt, goodput
 from tachograph.diagnosis.phases import PHASES
 from tachograph.diagnosis.verdict import Verdict, scores, verdicts
 from tachograph.diagnosis.window import Totals, Window, numbers, windows_of
-from tachograph.runs.file import Look
-from tachograph.runs.members import parse_object, rank_of
-from tachograph.runs.queries import (
+from tachograph.runs import (
+    END,
     EventRow,
+    Look,
+    decode_event,
     has_restarted,
+    parse_object,
+    rank_of,
     read_event_spans,
     read_last_event_time,
     read_stream_events,
 )
-from tachograph.runs.recorded import END, decode_event
 
 EVENT = "tachograph.steps"
 _COUNT = "dl.step.count"

@@ -14,7 +14,7 @@ from tachograph.hub._run import LiveRun
 from tachograph.hub._series import HubSeries
 from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
-from tachograph.runs.store import StoreError
+from tachograph.runs import StoreError
 
 _SLICE = 100  # series in one transaction, and read while the lock is held
 

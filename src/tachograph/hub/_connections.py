@@ -10,7 +10,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tachograph.recording.log import LogOnce
-from tachograph.runs.open_stores import descriptor_limit
+from tachograph.runs import descriptor_limit
 
 CloseReason = Literal["silent", "slow", "deaf", "crowded"]
 

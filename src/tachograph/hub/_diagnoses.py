@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tachograph.diagnosis.goodput import CATEGORIES
-from tachograph.diagnosis.verdict import CRITICAL, OF_RANKS
-from tachograph.diagnosis.verdict_run import Diagnosis, diagnose_run
+from tachograph.diagnosis import CATEGORIES, CRITICAL, OF_RANKS, Diagnosis, diagnose_run
 from tachograph.hub._run import LiveRun
 from tachograph.hub.processes import LiveProcess
 from tachograph.recording.own_metrics import GOODPUT, STRAGGLER, VERDICT
 from tachograph.recording.points import Attributes, MetricPoints, NumberPoint
-from tachograph.runs.file import RunFile, look
+from tachograph.runs import RunFile, look
 
 
 class Diagnoses:

@@ -12,20 +12,24 @@ from tachograph.hub._series import HubSeries, as_json
 from tachograph.hub._spread import Packing
 from tachograph.hub.processes import Incarnation, LiveProcess, StartNumber
 from tachograph.recording.exponential import ExponentialHistogram
-from tachograph.runs.members import SECOND
-from tachograph.runs.queries import (
+from tachograph.runs import (
+    MOST_RUN_BYTES,
+    SECOND,
+    RunWriter,
     SeriesKey,
+    StartKey,
+    Store,
     StoredState,
     count_series,
     find_process,
     find_state,
+    open_transaction,
     read_instances,
     read_starts,
     read_states,
+    thin_points,
+    thin_samples,
 )
-from tachograph.runs.store import MOST_RUN_BYTES, Store
-from tachograph.runs.thinning import thin_points, thin_samples
-from tachograph.runs.writer import RunWriter, StartKey, open_transaction
 
 SAMPLE_EVERY = 10 * SECOND
 _LARGEST = 2**63 - 1

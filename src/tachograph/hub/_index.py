@@ -23,12 +23,18 @@ from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import Kind, prometheus_label
 from tachograph.recording.own_metrics import DROPPED, Reason
 from tachograph.recording.points import Attributes, AttributeValue
-from tachograph.runs.catalogue import find_unfinished_runs
-from tachograph.runs.file_system import warn_of_network
-from tachograph.runs.members import INTERVALS, SECOND
-from tachograph.runs.open_stores import OpenStores
-from tachograph.runs.recorded import plain_attributes
-from tachograph.runs.store import Store, StoreError, make_runs_folder, runs_folder
+from tachograph.runs import (
+    INTERVALS,
+    SECOND,
+    OpenStores,
+    Store,
+    StoreError,
+    find_unfinished_runs,
+    make_runs_folder,
+    plain_attributes,
+    runs_folder,
+    warn_of_network,
+)
 
 _DROPPED = DROPPED[:2]
 _RESOURCES = 4096  # spellings of resources that are kept

@@ -30,7 +30,7 @@ from tachograph.hub._request import PROTOBUF, decode
 from tachograph.hub._series import HubSeries
 from tachograph.hub._stream_decoder import StreamDecoder, summable
 from tachograph.recording.own_metrics import Reason
-from tachograph.runs.buckets import Buckets
+from tachograph.runs import Buckets
 
 _MOST_BODY = 2**20  # bytes of a request: our own clients send no more at once
 _LONGER = 0x80  # the bit of a varint's byte that says that another one follows

@@ -21,8 +21,7 @@ from tachograph.recording.exponential import ExponentialHistogram
 from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
 from tachograph.recording.summary import Total, ValueSummary
-from tachograph.runs.buckets import Buckets
-from tachograph.runs.spread import join_histograms
+from tachograph.runs import Buckets, join_histograms
 
 _READ = 200  # series that are read while the lock is held
 _REST = 0.0001  # seconds between slices of the rendering: enough for whoever waits for the interpreter

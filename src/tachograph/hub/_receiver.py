@@ -41,7 +41,7 @@ from tachograph.hub._request import (
 from tachograph.hub.hub import Hub
 from tachograph.recording.journal import SCHEMA
 from tachograph.recording.log import LogOnce
-from tachograph.runs.store import StoreError
+from tachograph.runs import StoreError
 
 if TYPE_CHECKING:  # else each hub would load the libraries with which few of them send
     from tachograph.hub.forwarding import Forwarding

@@ -14,11 +14,19 @@ from tachograph.hub._history import History, Numbers, save_process
 from tachograph.hub.events import Events, Record, records, save_failure
 from tachograph.hub.processes import Incarnation, LiveProcess
 from tachograph.identity.launch import Launch
-from tachograph.runs.members import SECOND
-from tachograph.runs.open_stores import OpenStores
-from tachograph.runs.recorded import BEGIN, CALLS, END, FAILURE
-from tachograph.runs.store import Store, StoreError
-from tachograph.runs.writer import RunWriter, StartKey, open_transaction
+from tachograph.runs import (
+    BEGIN,
+    CALLS,
+    END,
+    FAILURE,
+    SECOND,
+    OpenStores,
+    RunWriter,
+    StartKey,
+    Store,
+    StoreError,
+    open_transaction,
+)
 
 _log = logging.getLogger("tachograph")
 

@@ -11,11 +11,9 @@ from tachograph.hub._dedup import APART, DeltaIntervals
 from tachograph.hub._spread import HubSpread, Packing
 from tachograph.recording.naming import Kind
 from tachograph.recording.summary import Exemplar
-from tachograph.runs import queries
-from tachograph.runs.buckets import Buckets
+from tachograph.runs import Buckets, Shape
 
 Labels = tuple[tuple[str, str], ...]
-Shape = queries.Shape
 
 _LATE = 10**9  # nanoseconds: points that are not as late are out of order
 PAST = 32  # sequences of a series that late points may still add to

@@ -10,7 +10,7 @@ from typing import Any
 
 from tachograph.hub._dedup import APART, DeltaIntervals
 from tachograph.recording.exponential import ExponentialHistogram
-from tachograph.runs.spread import join_histograms, pack_histogram, subtract_histogram, unpack_histogram
+from tachograph.runs import join_histograms, pack_histogram, subtract_histogram, unpack_histogram
 
 _PARTS = 8  # exponential histograms that wait to be joined: eight at once take a third of the time
 _SEQUENCES = 4  # of cumulative exponential histograms that late points may still add to

@@ -19,15 +19,21 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     SummaryDataPoint,
 )
 
-from tachograph.hub._series import MOST_BOUNDS, HubSeries, MemoryBudget, Shape
+from tachograph.hub._series import MOST_BOUNDS, HubSeries, MemoryBudget
 from tachograph.hub._spread import HubSpread, width
 from tachograph.recording.exponential import FINEST, ExponentialBuckets, ExponentialHistogram
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.points import Attributes
 from tachograph.recording.summary import Exemplar
-from tachograph.runs.buckets import Buckets
-from tachograph.runs.recorded import plain_attributes
-from tachograph.runs.spread import MOST_BUCKETS, check_histogram, join_histograms, trim_buckets
+from tachograph.runs import (
+    MOST_BUCKETS,
+    Buckets,
+    Shape,
+    check_histogram,
+    join_histograms,
+    plain_attributes,
+    trim_buckets,
+)
 
 NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _ALIASES = 64  # spellings that are kept, beside four of each series

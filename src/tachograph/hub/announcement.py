@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from tachograph.runs.losses import Loss, describe_losses
+from tachograph.runs import Loss, describe_losses
 
 _MOST_HANGS, _MOST_WORDS = 30, 1500  # lines, and characters of one: a pipe holds 64 KiB
 

@@ -12,9 +12,7 @@ from typing import Any
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs
 
-from tachograph.diagnosis.doctor import Doctor
-from tachograph.diagnosis.doctor_stack import PySpy
-from tachograph.diagnosis.incident import HANG, Incident, incident_attributes
+from tachograph.diagnosis import HANG, Doctor, Incident, PySpy, incident_attributes
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.hub.processes import node_resource
 from tachograph.recording.ids import random_hex
@@ -23,7 +21,7 @@ from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import HANGS
 from tachograph.recording.points import MetricPoints, NumberPoint
 from tachograph.recording.pulse_source import PULSE
-from tachograph.runs.recorded import FAILURE
+from tachograph.runs import FAILURE
 
 LOOK = 0.5  # seconds between two looks
 _MOST_PULSE = 1 << 20  # bytes

@@ -12,22 +12,30 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs
 
 from tachograph.identity.launch import described
 from tachograph.recording.journal import CONFIG, RUN, SCHEMA, SUMMARY
-from tachograph.runs.curve_writer import CurveEnds, CurveWriter
-from tachograph.runs.point_records import (
+from tachograph.runs import (
+    CALLS,
+    END,
     LARGEST,
     SCHEMA_KEY,
     SEQ,
     STREAM,
+    CurveEnds,
     CurveRecord,
+    CurveWriter,
     DerivedPoints,
     PackedRecord,
+    RunWriter,
+    SequenceNumbers,
+    StartKey,
+    Store,
+    StoredEvent,
     decode_curve_record,
+    decode_event,
+    json_value,
+    plain_attributes,
+    read_events,
+    read_run_start,
 )
-from tachograph.runs.queries import read_events
-from tachograph.runs.recorded import CALLS, END, StoredEvent, decode_event, json_value, plain_attributes, read_run_start
-from tachograph.runs.sequence_numbers import SequenceNumbers
-from tachograph.runs.store import Store
-from tachograph.runs.writer import RunWriter, StartKey
 
 # The tables of the keys in events.
 _DICTIONARIES: dict[str, Literal["config", "summary"]] = {CONFIG: "config", SUMMARY: "summary"}

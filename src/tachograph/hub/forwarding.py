@@ -31,8 +31,7 @@ from tachograph.recording.journal import LOG, SCHEMA
 from tachograph.recording.packed_points import PACKED
 from tachograph.recording.pulse_source import PULSE
 from tachograph.recording.registry import Registry
-from tachograph.runs.point_records import POINT, SCHEMA_KEY, SEQ, STREAM, PackedRecord, decode_curve_record
-from tachograph.runs.recorded import CALLS, FAILURE
+from tachograph.runs import CALLS, FAILURE, POINT, SCHEMA_KEY, SEQ, STREAM, PackedRecord, decode_curve_record
 
 DESTINATION = "forward"
 _PRIVATE = frozenset({CALLS, FAILURE, LOG, PULSE})  # texts of exceptions and of the program's own logging

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tachograph.diagnosis.verdict_run import diagnose_run
+from tachograph.diagnosis import diagnose_run
 from tachograph.exporters.prometheus.format import Format, negotiate
 from tachograph.hub._archive import Archive
 from tachograph.hub._diagnoses import Diagnoses
@@ -35,13 +35,20 @@ from tachograph.identity.program import StartMarks
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import HUB, OWN_GROUP, Reason
 from tachograph.recording.registry import Registry
-from tachograph.runs.catalogue import count_events, count_points
-from tachograph.runs.ending import ending_as_json, find_ending
-from tachograph.runs.file import RunFile, look
-from tachograph.runs.losses import read_losses, sort_losses
-from tachograph.runs.members import SECOND, read_members
-from tachograph.runs.open_stores import OpenStores
-from tachograph.runs.store import StoreError
+from tachograph.runs import (
+    SECOND,
+    OpenStores,
+    RunFile,
+    StoreError,
+    count_events,
+    count_points,
+    ending_as_json,
+    find_ending,
+    look,
+    read_losses,
+    read_members,
+    sort_losses,
+)
 
 _log = logging.getLogger("tachograph")
 TIME_TO_LIVE = 300.0

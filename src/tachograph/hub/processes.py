@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tachograph.hub._layouts import Layouts
-from tachograph.hub._series import Labels, Shape
+from tachograph.hub._series import Labels
 from tachograph.hub._stream_decoder import AHEAD, StreamDecoder
 from tachograph.identity.resource import instance_id
 from tachograph.recording.own_metrics import PROCESS_LAST_EXPORT, PROCESS_LOST
 from tachograph.recording.points import AttributeValue, MetricPoints, NumberPoint
-from tachograph.runs.members import NODE, SECOND, silence_limit
+from tachograph.runs import NODE, SECOND, Shape, silence_limit
 
 _ONE_EXPORT = SECOND // 20  # nanoseconds: requests that are closer belong to one export
 _FORGET = 0.9  # the share of a longer interval that is left after each shorter one

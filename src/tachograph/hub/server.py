@@ -29,7 +29,7 @@ from tachograph.hub._request import RequestLimits
 from tachograph.hub.guard import Guard, is_loopback
 from tachograph.hub.hub import Hub
 from tachograph.recording.log import LogOnce
-from tachograph.studio.studio import Studio
+from tachograph.studio import Studio
 from tachograph.version import __version__
 
 if TYPE_CHECKING:  # else each hub would load the libraries with which few of them send

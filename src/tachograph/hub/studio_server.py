@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from tachograph.hub.guard import Guard, is_loopback
 from tachograph.hub.server import HttpServer, address_of
-from tachograph.studio.studio import Studio
+from tachograph.studio import Studio
 from tachograph.version import __version__
 
 STUDIO_PORT = 4400  # neither a hub's nor one of those after it: programs send OTLP there without being asked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from tachograph.diagnosis.anatomy_series import AnatomyOfSteps
+from tachograph.diagnosis import AnatomyOfSteps
 from tachograph.identity.environment import setting
 from tachograph.instrumentation._asked_instrumentor import AskedInstrumentor
 from tachograph.instrumentation._given_providers import Recording

@@ -15,6 +15,7 @@ Its face, by subject: ``values``, ``summary``, ``naming``, ``points`` and ``ids`
 ``own_metrics`` for metrics; ``cuda_captures`` for values of a device; ``chart``, ``curve``, ``logged_points``,
 ``gauge_curve`` and ``packed_points`` for curves; ``journal`` and ``holders`` for events; ``kept_calls`` for profiled
 functions; ``named_functions`` for pickles; ``wrapping`` for patches; ``table`` for notebooks; ``losses`` and
-``log`` for trouble; ``switch``, ``wishes``, ``pulse_source``, ``logged_tokens``, ``trace_context``, ``forking``,
+``log`` for trouble; ``lazy_names`` for the interfaces of packages; ``switch``, ``wishes``, ``pulse_source``,
+``logged_tokens``, ``trace_context``, ``forking``,
 ``interrupts``, ``timer`` and ``gil_yield`` for the process that all of this runs in.
 """

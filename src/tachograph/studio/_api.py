@@ -14,20 +14,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote
 
-from tachograph.diagnosis.verdict_run import diagnose_run
-from tachograph.runs.blocks import spell_nonfinite, to_browser_value
-from tachograph.runs.catalogue import UnknownRunError, find_run
-from tachograph.runs.ending import Ending, find_ending
-from tachograph.runs.file import Look, RunFile, look
-from tachograph.runs.file_lock import is_in_use
-from tachograph.runs.kept_calls import read_kept_calls
-from tachograph.runs.losses import read_losses
-from tachograph.runs.members import Member, read_dictionary, read_members, read_notes, read_program
-from tachograph.runs.newest_points import read_newest_points
-from tachograph.runs.queries import read_newest_event_number
-from tachograph.runs.store import StoreError
-from tachograph.runs.window import Drawing
-from tachograph.runs.x_axis import XAxis
+from tachograph.diagnosis import diagnose_run
+from tachograph.runs import (
+    Drawing,
+    Ending,
+    Look,
+    Member,
+    RunFile,
+    StoreError,
+    UnknownRunError,
+    XAxis,
+    find_ending,
+    find_run,
+    is_in_use,
+    look,
+    read_dictionary,
+    read_kept_calls,
+    read_losses,
+    read_members,
+    read_newest_event_number,
+    read_newest_points,
+    read_notes,
+    read_program,
+    spell_nonfinite,
+    to_browser_value,
+)
 from tachograph.studio._arrivals import since
 from tachograph.studio._trace_url import trace_url
 from tachograph.studio.charts import charts, curves, lines, newest_samples, samples, series

@@ -8,9 +8,15 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tachograph.runs.blocks import Sample, extra_points, nonfinite_name
-from tachograph.runs.file import Look
-from tachograph.runs.queries import read_blocks, read_last_numbers, read_samples_of_block
+from tachograph.runs import (
+    Look,
+    Sample,
+    extra_points,
+    nonfinite_name,
+    read_blocks,
+    read_last_numbers,
+    read_samples_of_block,
+)
 from tachograph.studio.charts import curves
 
 MOST_POINTS = 500  # of a curve in one message; beyond them the curve is only named, as stale

@@ -10,9 +10,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from tachograph.runs.blocks import to_browser_value
-from tachograph.runs.file import RunFile, look
-from tachograph.runs.store import StoreError
+from tachograph.runs import RunFile, StoreError, look, to_browser_value
 from tachograph.studio._api import Question, Unanswered
 from tachograph.studio.charts import charts, curves
 from tachograph.studio.overview import Overview, RunEntry

@@ -11,9 +11,7 @@ from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
-from tachograph.runs.annotations import annotate, check_change
-from tachograph.runs.catalogue import UnknownRunError, delete_run_files, find_run
-from tachograph.runs.store import Writer
+from tachograph.runs import UnknownRunError, Writer, annotate, check_change, delete_run_files, find_run
 from tachograph.studio._api import Unanswered
 
 MOST_BYTES = 64 * 2**10  # of a body: the longest notes take 40 KB in UTF-8, and more where JSON escapes them

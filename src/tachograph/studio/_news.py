@@ -5,10 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
-from tachograph.runs.ending import ending_as_json
-from tachograph.runs.file import Look
-from tachograph.runs.members import SECOND, read_members
-from tachograph.runs.queries import read_newest_event_number
+from tachograph.runs import SECOND, Look, ending_as_json, read_members, read_newest_event_number
 from tachograph.studio._api import Api, Unanswered, text
 from tachograph.studio._arrivals import Heads
 from tachograph.studio.charts import Drawn, curves

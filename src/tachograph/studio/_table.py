@@ -9,10 +9,7 @@ from http import HTTPStatus
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from tachograph.runs.blocks import to_browser_value
-from tachograph.runs.columns import sort_by, sort_key
-from tachograph.runs.filter import FilterError, column_value, parse_filter
-from tachograph.runs.store import StoreError
+from tachograph.runs import FilterError, StoreError, column_value, parse_filter, sort_by, sort_key, to_browser_value
 from tachograph.studio._api import Question, Unanswered
 from tachograph.studio.overview import Overview, RunEntry
 

@@ -12,12 +12,15 @@ from math import inf, isfinite
 from typing import Any, NamedTuple
 
 from tachograph.recording.own_metrics import TORCH_MONITOR
-from tachograph.runs.blocks import to_browser_value
-from tachograph.runs.file import Look
-from tachograph.runs.members import parse_object, parse_pairs, rank_of
-from tachograph.runs.queries import (
+from tachograph.runs import (
     CurveExtent,
+    Drawing,
+    Look,
     StoredSample,
+    XAxis,
+    parse_object,
+    parse_pairs,
+    rank_of,
     read_curve_extents,
     read_curves,
     read_definitions,
@@ -27,12 +30,14 @@ from tachograph.runs.queries import (
     read_samples_since,
     read_series,
     read_shape,
+    read_stat_units,
     read_streams,
+    read_stretches,
+    stat_definition,
+    to_browser_value,
+    unpack_extremes,
+    unpack_histogram,
 )
-from tachograph.runs.recorded import read_stat_units, stat_definition
-from tachograph.runs.spread import unpack_extremes, unpack_histogram
-from tachograph.runs.window import Drawing, read_stretches
-from tachograph.runs.x_axis import XAxis
 from tachograph.studio.thinned_samples import MOST as MOST_STRETCHES
 from tachograph.studio.thinned_samples import thinned
 

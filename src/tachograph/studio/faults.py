@@ -8,18 +8,26 @@ from itertools import islice, pairwise
 from math import isfinite
 from typing import Any, NamedTuple
 
-from tachograph.diagnosis.verdict_run import diagnose_run
-from tachograph.runs.blocks import extra_points, nonfinite_name
-from tachograph.runs.ending import Ending, Failure, find_ending, read_failed_processes
-from tachograph.runs.file import Look
-from tachograph.runs.losses import read_losses
-from tachograph.runs.members import NODE, SECOND, Member, MemberStart, read_members
-from tachograph.runs.queries import (
+from tachograph.diagnosis import diagnose_run
+from tachograph.runs import (
+    NODE,
+    SECOND,
+    Ending,
+    Failure,
+    Look,
+    Member,
+    MemberStart,
+    extra_points,
+    find_ending,
+    nonfinite_name,
     read_block_near,
     read_blocks,
     read_curve_extents,
+    read_failed_processes,
     read_failures,
     read_last_increase,
+    read_losses,
+    read_members,
     read_nonfinite_values,
     read_samples_of_block,
 )

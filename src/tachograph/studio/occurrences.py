@@ -7,12 +7,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from tachograph.diagnosis.incident import HANG, parse_incident
-from tachograph.runs.blocks import to_browser_value
-from tachograph.runs.file import Look
-from tachograph.runs.members import parse_object, rank_of
-from tachograph.runs.queries import EventRow, read_events
-from tachograph.runs.recorded import decode_event
+from tachograph.diagnosis import HANG, parse_incident
+from tachograph.runs import EventRow, Look, decode_event, parse_object, rank_of, read_events, to_browser_value
 
 _MOST_NEWS = 10_000  # of incidents
 _OURS = ("tachograph.seq", "tachograph.stream", "tachograph.schema")

@@ -11,36 +11,47 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tachograph.runs.blocks import Sample
-from tachograph.runs.buckets import HistogramValues, state_value
-from tachograph.runs.catalogue import Stamp, Stamps, UnknownRunError, count_points, find_run, read_stamp, run_id_of
-from tachograph.runs.ending import Ending, ending_as_json, find_ending
-from tachograph.runs.file import AbandonedError, Look, RunFile, look
-from tachograph.runs.file_lock import is_in_use
-from tachograph.runs.members import (
+from tachograph.runs import (
+    BEGIN,
     NODE,
     SECOND,
+    AbandonedError,
+    Ending,
+    HistogramValues,
+    Look,
     Member,
     MemberStart,
+    RunFile,
+    Sample,
+    Stamp,
+    Stamps,
+    StoredBlock,
+    StoreError,
+    UnknownRunError,
+    count_points,
+    count_thinned_curves,
+    ending_as_json,
+    find_ending,
     find_job_name,
+    find_run,
+    is_in_use,
+    look,
     parse_object,
     rank_of,
-    read_display_name,
-    read_members,
-    read_tags,
-)
-from tachograph.runs.outline import read_outline
-from tachograph.runs.queries import (
-    StoredBlock,
     read_blocks,
+    read_display_name,
     read_first_event_time,
     read_last_block,
     read_launch_span,
+    read_members,
+    read_outline,
     read_samples_of_block,
     read_series,
+    read_stamp,
+    read_tags,
+    run_id_of,
+    state_value,
 )
-from tachograph.runs.recorded import BEGIN, count_thinned_curves
-from tachograph.runs.store import StoreError
 from tachograph.studio.charts import Drawn, finite, newest
 
 _FIRST_EVENTS = 1000  # the begin of a process is one of them

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
-from tachograph.runs import Loss
-from tachograph.runs.newest_points import NewestPoints
+from tachograph.runs import Loss, NewestPoints
 
 Json = Mapping[str, Any]
 

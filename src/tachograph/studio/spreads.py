@@ -9,9 +9,7 @@ from itertools import islice
 from typing import Any
 
 from tachograph.recording.exponential import ExponentialHistogram
-from tachograph.runs.file import Look
-from tachograph.runs.queries import count_spreads, read_samples
-from tachograph.runs.spread import join_histograms, unpack_histogram
+from tachograph.runs import Look, count_spreads, join_histograms, read_samples, unpack_histogram
 
 MOST_COLUMNS = 120
 _MOST_ROWS = 40

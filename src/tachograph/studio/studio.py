@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tachograph.exporters.prometheus.format import accepts_gzip
 from tachograph.recording.log import LogOnce
-from tachograph.runs.file import AbandonedError
+from tachograph.runs import AbandonedError
 from tachograph.studio._api import Api, Question, Unanswered, answer, encoded, refusal
 from tachograph.studio._comparison import Comparison
 from tachograph.studio._edits import Edits, asked_of

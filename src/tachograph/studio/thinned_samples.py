@@ -11,8 +11,8 @@ from itertools import pairwise
 from math import isfinite
 from typing import Any
 
-from tachograph.runs.file import Look
-from tachograph.runs.queries import (
+from tachograph.runs import (
+    Look,
     count_samples,
     read_gauge_stretch,
     read_last_sample,

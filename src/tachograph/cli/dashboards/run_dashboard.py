@@ -29,7 +29,7 @@ from tachograph.metric.execution import SCOPE
 from tachograph.recording.chart import finite, unit_of
 from tachograph.recording.naming import prometheus_name
 from tachograph.recording.registry import Registry
-from tachograph.runs.run import Run
+from tachograph.runs import Run
 
 _REPEATED = re.compile(r"#\d+$")  # the journal's names of further loops with the same key, which share its gauges
 _INSPECTED_POINTS = 2  # the first point of a loop may have no rate yet

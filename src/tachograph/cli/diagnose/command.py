@@ -25,16 +25,19 @@ from tachograph.cli.command_line import (
 )
 from tachograph.cli.diagnose.hangs import ask_hub, hang_lines, hub_of, stack_lines, stored_hangs
 from tachograph.cli.hub_client import RefusedError, UnavailableError
-from tachograph.diagnosis.phases import PHASES
-from tachograph.diagnosis.verdict import CRITICAL
-from tachograph.diagnosis.verdict_run import Diagnosis, diagnose_run
+from tachograph.diagnosis import CRITICAL, PHASES, Diagnosis, diagnose_run
 from tachograph.identity.environment import clean, store
-from tachograph.runs.catalogue import find_run, list_runs, run_id_of
-from tachograph.runs.ending import find_ending
-from tachograph.runs.export import printable
-from tachograph.runs.file import RunFile, look
-from tachograph.runs.file_lock import is_in_use
-from tachograph.runs.members import read_members
+from tachograph.runs import (
+    RunFile,
+    find_ending,
+    find_run,
+    is_in_use,
+    list_runs,
+    look,
+    printable,
+    read_members,
+    run_id_of,
+)
 
 HAS_FAULT = 3  # the exit code for a hang or a critical verdict
 

@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 from tachograph.cli.hub_client import HubClient, RefusedError, UnavailableError
-from tachograph.runs.file import RunFile, look
-from tachograph.studio.occurrences import read_incidents
+from tachograph.runs import RunFile, look
+from tachograph.studio import read_incidents
 
 
 def ask_hub(url: str, run: str) -> tuple[str, dict[str, Any]]:

@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING
 from tachograph.cli.command_line import FAILED, Parser, add_store, parser, positive_duration
 from tachograph.identity.environment import store
 from tachograph.identity.extra import install_command
-from tachograph.runs.catalogue import list_runs
-from tachograph.runs.export import format_size, printable
-from tachograph.runs.store import StoreError
+from tachograph.runs import StoreError, format_size, list_runs, printable
 
 if TYPE_CHECKING:
     from tachograph.cli.doctor.probes import TestPoint
@@ -91,8 +89,7 @@ def _store(folder: Path) -> Iterator[tuple[bool, str]]:
 
 
 def _ports() -> Iterator[tuple[bool, str]]:
-    from tachograph.hub.server import HUB_PORT
-    from tachograph.hub.studio_server import STUDIO_PORT
+    from tachograph.hub import HUB_PORT, STUDIO_PORT
 
     for name, number in (("hub", HUB_PORT), ("studio", STUDIO_PORT)):
         with closing(socket.socket()) as probe:

@@ -14,8 +14,7 @@ from urllib.parse import quote
 from tachograph.cli.command_line import add_store
 from tachograph.cli.dashboards.panel import INFLUXDB, PROMETHEUS
 from tachograph.cli.dashboards.run_dashboard import defined_charts, run_dashboard
-from tachograph.runs.catalogue import open_run
-from tachograph.runs.run import Run
+from tachograph.runs import Run, open_run
 
 PROMETHEUS_UID, INFLUXDB_UID = "tachograph-prometheus", "tachograph-influxdb"
 PROMETHEUS_URL = "http://localhost:9090"

@@ -29,7 +29,7 @@ from tachograph.identity.environment import store, text
 from tachograph.recording.journal import LOG, SCHEMA
 from tachograph.recording.packed_points import PACKED
 from tachograph.recording.pulse_source import PULSE
-from tachograph.runs.recorded import CALLS, FAILURE
+from tachograph.runs import CALLS, FAILURE
 
 if TYPE_CHECKING:
     from tachograph.cli.resend.recording import RecordedFile, RecordedPart, RefusedCount
@@ -196,7 +196,7 @@ class _Sender:
         """Return a stored request as its receiver can read it, with its items; a hub of ours gets it as it is."""
         if kind not in ("logs", "metrics") or not any(each in payload for each in _OWN_FORMS):
             return [(payload, items)]
-        from tachograph.hub.forwarding import readable_elsewhere
+        from tachograph.hub import readable_elsewhere
 
         if self._is_hub():
             return [(payload, items)]

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from tachograph.cli.command_line import FAILED, WRONG_USAGE, Parser, add_store, add_yes, fail, parser, reason
 from tachograph.identity.environment import store
-from tachograph.runs.catalogue import delete_run_files, find_run, run_files
-from tachograph.runs.export import format_size, printable
+from tachograph.runs import delete_run_files, find_run, format_size, printable, run_files
 
 IN_USE = "a hub is writing it"
 

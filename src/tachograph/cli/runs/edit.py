@@ -9,10 +9,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from tachograph.cli.command_line import Parser, add_run, add_store, parser, print_errors
-from tachograph.runs.annotations import annotate, check_change
-from tachograph.runs.catalogue import open_run
-from tachograph.runs.export import printable
-from tachograph.runs.run import Run
+from tachograph.runs import Run, annotate, check_change, open_run, printable
 
 
 @print_errors("runs edit")

@@ -13,11 +13,18 @@ from typing import Any, NamedTuple, TextIO
 
 from tachograph.cli.command_line import FAILED, Parser, add_store, fail, parser, print_errors, reason
 from tachograph.cli.runs.tensorboard import require_tensorboard
-from tachograph.runs.catalogue import open_run
-from tachograph.runs.export import export_lines, export_metric_lines, write_csv, write_jsonl
-from tachograph.runs.parquet import WriteParquet, parquet_writer
-from tachograph.runs.recorded_series import KINDS, Kind
-from tachograph.runs.run import Run
+from tachograph.runs import (
+    KINDS,
+    Kind,
+    Run,
+    WriteParquet,
+    export_lines,
+    export_metric_lines,
+    open_run,
+    parquet_writer,
+    write_csv,
+    write_jsonl,
+)
 
 
 class _Table(NamedTuple):

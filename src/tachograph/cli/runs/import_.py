@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 from tachograph.cli.command_line import FAILED, Parser, add_store, fail, parser, print_errors, reason
 from tachograph.cli.runs.tensorboard import require_tensorboard
 from tachograph.identity.environment import store
-from tachograph.runs.export import printable
-from tachograph.runs.store import StoreError
+from tachograph.runs import StoreError, printable
 
 if TYPE_CHECKING:
     from tachograph.cli.runs.tensorboard.event_files import EventFile

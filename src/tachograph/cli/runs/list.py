@@ -9,10 +9,17 @@ from collections.abc import Sequence
 
 from tachograph.cli.command_line import WRONG_USAGE, Parser, add_json, add_store, fail, parser, print_errors
 from tachograph.identity.environment import store
-from tachograph.runs.catalogue import list_runs
-from tachograph.runs.columns import RUN_FACTS, choose_runs, columns_as_json, format_columns, format_overview
-from tachograph.runs.export import printable, write_jsonl
-from tachograph.runs.filter import FilterError
+from tachograph.runs import (
+    RUN_FACTS,
+    FilterError,
+    choose_runs,
+    columns_as_json,
+    format_columns,
+    format_overview,
+    list_runs,
+    printable,
+    write_jsonl,
+)
 
 
 @print_errors("runs list")

@@ -21,9 +21,7 @@ from tachograph.cli.command_line import (
     print_errors,
 )
 from tachograph.cli.runs.delete import confirm, delete_run
-from tachograph.runs.catalogue import list_runs, runs_to_prune
-from tachograph.runs.columns import format_overview
-from tachograph.runs.export import format_size
+from tachograph.runs import format_overview, format_size, list_runs, runs_to_prune
 
 _BYTES_IN = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 

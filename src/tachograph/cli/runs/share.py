@@ -10,14 +10,14 @@ from pathlib import Path
 from tachograph.cli.command_line import Parser, add_run, add_store, parser, print_errors
 from tachograph.identity.environment import store
 from tachograph.identity.run_id import file_safe
-from tachograph.runs.export import format_size, printable
+from tachograph.runs import format_size, printable
 
 
 @print_errors("runs share")
 def command(arguments: Sequence[str]) -> int:
     """Write the page, and return the exit code: 2 for wrong usage."""
     options = build_parser().parse_args(arguments)
-    from tachograph.studio.share import make_shared_page  # it loads the server's libraries
+    from tachograph.studio import make_shared_page  # it loads the server's libraries
 
     output: Path = options.output or Path(f"{file_safe(options.run)}.html")
     if output.exists() and not options.force:

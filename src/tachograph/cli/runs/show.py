@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from tachograph.cli.command_line import FAILED, Parser, add_run, add_store, fail, parser, print_errors
-from tachograph.runs.catalogue import open_run
-from tachograph.runs.export import describe_run
+from tachograph.runs import describe_run, open_run
 
 
 @print_errors("runs show")

@@ -16,7 +16,7 @@ from tachograph.cli.top.plots import draw_plots
 from tachograph.cli.top.sections import sections_of
 from tachograph.cli.top.state import RunView
 from tachograph.cli.top.tables import draw_sections, height_of
-from tachograph.studio.snapshot import Json, ProcessStatus, RunSnapshot
+from tachograph.studio import Json, ProcessStatus, RunSnapshot
 
 SMALLEST = (20, 4)  # columns and lines of a terminal
 _STATE_STYLES = {

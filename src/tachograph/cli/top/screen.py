@@ -26,7 +26,7 @@ from tachograph.cli.top.sections import sections_of
 from tachograph.cli.top.source import RunSource
 from tachograph.cli.top.state import RunFollower
 from tachograph.cli.top.tables import first_lines
-from tachograph.studio.snapshot import Json
+from tachograph.studio import Json
 
 # ECMA-48 and xterm's "PC-Style Function Keys": in application mode the arrows begin with SS3.
 _KEY_NAMES = {

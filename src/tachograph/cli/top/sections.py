@@ -16,9 +16,8 @@ from tachograph.cli.top.legible import NOTHING, clock, count, lasting, per_secon
 from tachograph.cli.top.plots import draw_sparkline, merge_ranks
 from tachograph.cli.top.state import CurveLine, MetricRow, RunView, count_troubles, merge_durations
 from tachograph.cli.top.tables import Cells, Column, Section
-from tachograph.runs import HistogramValues, Loss
-from tachograph.runs.buckets import QUANTILE_ERROR
-from tachograph.studio.snapshot import TIME_UNITS, FunctionTimes, ProgressBar, RunEvent, RunFault, RunSnapshot
+from tachograph.runs import QUANTILE_ERROR, HistogramValues, Loss
+from tachograph.studio import TIME_UNITS, FunctionTimes, ProgressBar, RunEvent, RunFault, RunSnapshot
 
 _BAR = 24  # cells
 _SPARKLINE = 20  # cells

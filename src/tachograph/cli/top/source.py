@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tachograph.cli.hub_client import HubClient, RefusedError, UnavailableError
-from tachograph.studio.snapshot import Json, answers_from_store
+from tachograph.studio import Json, answers_from_store
 
 
 class RunSource(Protocol):

@@ -13,18 +13,8 @@ from typing import NamedTuple
 from tachograph.cli.hub_client import RefusedError, UnavailableError
 from tachograph.cli.top.source import RunSource, default_run
 from tachograph.recording.exponential import ExponentialHistogram
-from tachograph.runs import HistogramValues
-from tachograph.runs.newest_points import NewestPoints
-from tachograph.runs.spread import unpack_histogram
-from tachograph.studio.snapshot import (
-    TROUBLES,
-    CurveOfRank,
-    LastSample,
-    MetricOfRun,
-    RunEvent,
-    RunReader,
-    RunSnapshot,
-)
+from tachograph.runs import HistogramValues, NewestPoints, unpack_histogram
+from tachograph.studio import TROUBLES, CurveOfRank, LastSample, MetricOfRun, RunEvent, RunReader, RunSnapshot
 
 POINTS = 64  # of a curve, of which a sparkline shows as many as it has room for
 _EVENTS = 200  # that are remembered

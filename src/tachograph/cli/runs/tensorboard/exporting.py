@@ -27,9 +27,7 @@ from tachograph.cli.runs.tensorboard.event_files import (
 from tachograph.identity.run_id import file_safe
 from tachograph.recording.exponential import ExponentialHistogram
 from tachograph.recording.points import encodable
-from tachograph.runs.recorded import Point
-from tachograph.runs.recorded_series import Interval
-from tachograph.runs.run import Run
+from tachograph.runs import Interval, Point, Run
 
 _SECOND = 1e9
 _HIGHEST_EXPONENT = 1022  # of a bucket's end

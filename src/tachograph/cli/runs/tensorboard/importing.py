@@ -39,7 +39,7 @@ from tachograph.cli.runs.tensorboard.event_files import (
 from tachograph.cli.runs.tensorboard.folders import HPARAMS_FOLDER, PROCESS_FOLDER, LogFolder, Part
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.exporters.otlp.values import add_attributes
-from tachograph.hub.hub import Hub
+from tachograph.hub import Hub
 from tachograph.metric import Dictionary
 from tachograph.metric.execution import SCOPE
 from tachograph.recording.exponential import ExponentialBuckets, histogram_of
@@ -48,11 +48,7 @@ from tachograph.recording.naming import group_and_name
 from tachograph.recording.packed_points import PackedPoints
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
-from tachograph.runs.catalogue import count_points
-from tachograph.runs.file import RunFile
-from tachograph.runs.file_lock import is_in_use
-from tachograph.runs.recorded import END
-from tachograph.runs.store import run_path
+from tachograph.runs import END, RunFile, count_points, is_in_use, run_path
 
 IMPORTED = "tachograph.import"  # an event that names the library whose file was imported
 _FILE_NAME = re.compile(r"events\.out\.tfevents\.\d+\.(?P<host>[^.].*?)\.(?P<pid>\d{1,9})\.")
