@@ -203,7 +203,7 @@ def test_y_is_zoomed_by_a_drag_upwards(page: Tab) -> None:
     expected = [low + (high - low) / 4, high - (high - low) / 4]
     page.until(lambda: ends(page, "other", axis["key"]) == pytest.approx(expected, rel=0.05), "a part of y")
     assert page.drawn()["other"]["zoom"] is None
-    page.card("other").get_by_role("button", name="reset zoom").click()
+    page.card("other").get_by_role("button", name="Reset").click()
     page.until(lambda: ends(page, "other", axis["key"]) == [low, high], "all of it")
 
 
