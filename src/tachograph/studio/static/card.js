@@ -507,7 +507,6 @@ export class Card {
     this.zooming?.abort();
     clearTimeout(this.later);
     clearTimeout(this.renewing);
-    this.hover.remove();
     forget(this);
     this.plot.destroy();
     this.node.remove();

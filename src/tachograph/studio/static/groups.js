@@ -41,7 +41,8 @@ export function groupsOf({ charts, series }, drawn = charts) {
   const sections = [...found.values()];
   for (const section of sections) section.charts = ordered(section.charts, byLoss);
   const last = ({ folded, key }) => (folded ? 1 + FOLDED.findIndex((each) => key === `f${each.key}`) : 0);
-  return ordered(sections, (section) => [last(section), section.mixed ? 0 : 1, Math.min(1, byLoss(section.charts[0])[0] - 1), section.title === "" ? 1 : 0]);
+  const trained = new Set(key.flatMap(({ metrics, group }) => metrics.map((metric) => metric.group ?? group))); // by what has a key metric
+  return ordered(sections, (section) => [last(section), section.mixed ? 0 : 1, trained.has(section.title) ? 0 : 1, Math.min(1, byLoss(section.charts[0])[0] - 1), section.title === "" ? 1 : 0]);
 }
 
 /** Return the charts of curves, without progress bars: one for metrics that share it, one for each further axis. */

@@ -34,11 +34,6 @@ export class Hover {
     this.layer.replaceChildren();
   }
 
-  /** Take the box off the page: its chart is gone. */
-  remove() {
-    this.box.remove();
-  }
-
   /** Show what is at the plot's cursor. */
   show(plot) {
     const { u, curves, weight } = plot;
@@ -53,9 +48,7 @@ export class Hover {
       this.hide();
       return;
     }
-    if (this.layer.parentNode !== u.over) u.over.append(this.layer);
-    const page = document.fullscreenElement ?? document.body; // nothing else is seen while a chart fills the screen
-    if (this.box.parentNode !== page) page.append(this.box);
+    if (this.box.parentNode !== u.over) u.over.append(this.layer, this.box);
     const rows = [...found].sort((one, other) => one.away - other.away || one.order - other.order).slice(0, MOST);
     const first = [...rows].sort((one, other) => Math.abs(one.left - left) - Math.abs(other.left - left))[0];
     const same = first && rows.every((row) => Math.abs(row.left - first.left) <= SAME);
