@@ -32,7 +32,7 @@ row() { table="$table$1|$2|$3|$4
 prepare() { # INTERPRETER RESOLUTION WHERE
   "$python" -m uv venv --quiet --clear --python "$1" "$3" &&
     "$python" -m uv pip install --quiet --python "$3/bin/python" --resolution "$2" --group matrix \
-      --editable '.[influxdb,hardware,top,parquet]'
+      --editable '.[influxdb,hardware,top,parquet,tensorboard]'
 }
 
 tested() { # ENTRY TESTS: run them, those that fail once more, alone; say how it went, and count

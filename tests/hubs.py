@@ -21,7 +21,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from places import ROOT
 from programs import environment
 from tachograph.hub._connections import ClientTimeouts
-from tachograph.hub._request import Decoder, Intake
+from tachograph.hub._request import RequestLimits
 from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.hub import Hub
 from tachograph.hub.server import HubServer, listen
@@ -100,9 +100,8 @@ def serving(
     *,
     token: str | None = None,
     forwarding: Forwarding | None = None,
-    intake: Intake | None = None,
-    decoder: Decoder | None = None,
-    patience: ClientTimeouts | None = None,
+    limits: RequestLimits | None = None,
+    timeouts: ClientTimeouts | None = None,
     kind: Callable[[Path], Hub] = Hub,
     port: int = 0,
 ) -> Iterator[Serving]:
@@ -112,7 +111,7 @@ def serving(
 
     async def serve() -> None:
         hub = kind(store)
-        bounds: dict[str, Any] = {"intake": intake, "decoder": decoder, "patience": patience}
+        bounds: dict[str, Any] = {"limits": limits, "timeouts": timeouts}
         server = HubServer(hub, listen("127.0.0.1", port), token=token, forwarding=forwarding, **bounds)
         started = asyncio.Event()
         task = asyncio.create_task(server.serve(started))

@@ -19,7 +19,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA, Metric
 
 from tachograph.exporters.otlp.http import READS
-from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
+from tachograph.recording.journal import SCHEMA
+from tachograph.recording.packed_points import PACKED
 
 
 class _Answering(http.server.BaseHTTPRequestHandler):
@@ -36,7 +37,7 @@ class _Answering(http.server.BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", "0")
         if self.server.reads and status == HTTPStatus.OK:
-            self.send_header(READS, str(PACKED_SCHEMA))
+            self.send_header(READS, str(SCHEMA))
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:

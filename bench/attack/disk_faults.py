@@ -8,7 +8,6 @@ import os
 import random
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -64,7 +63,6 @@ class Fault:
         by_calls: it needs calls that fail on demand.
         seconds: that it lasts.
         at_least: seconds, where there is little time.
-        kills: the signal that the process may die of, and is started again.
         refuses: new connections may find no answer.
         patience: seconds that senders wait for one.
     """
@@ -76,7 +74,6 @@ class Fault:
     by_calls: bool = False
     seconds: float = 1.5
     at_least: float = 1.5
-    kills: int = 0
     refuses: bool = False
     patience: float = 20.0
 
@@ -188,42 +185,25 @@ def deleted_folder(place: Place) -> Iterator[None]:
 
 
 @contextmanager
-def deleted_log(place: Place) -> Iterator[None]:
-    """Delete SQLite's log alone."""
+def overwritten(place: Place) -> Iterator[None]:
+    """Write into the middle of the files."""
     for path in place.files():
-        if path.name.endswith("-wal"):
-            path.unlink()
+        size = path.stat().st_size
+        if size:
+            at = place.chance.randrange(size)
+            with path.open("r+b") as file:
+                file.seek(at)
+                file.write(place.chance.randbytes(min(size - at, place.chance.choice((1, 100, 20_000)))))
     yield
 
 
-def overwritten(suffix: str = "") -> Callable[[Place], AbstractContextManager[None]]:
-    """Return a fault that writes into the middle of the files with this suffix."""
-
-    @contextmanager
-    def strike(place: Place) -> Iterator[None]:
-        for path in place.files():
-            size = path.stat().st_size
-            if path.name.endswith(suffix) and size:
-                at = place.chance.randrange(size)
-                with path.open("r+b") as file:
-                    file.seek(at)
-                    file.write(place.chance.randbytes(min(size - at, place.chance.choice((1, 100, 20_000)))))
-        yield
-
-    return strike
-
-
-def truncated(suffix: str = "") -> Callable[[Place], AbstractContextManager[None]]:
-    """Return a fault that cuts the files with this suffix, to a part or to nothing."""
-
-    @contextmanager
-    def strike(place: Place) -> Iterator[None]:
-        for path in place.files():
-            if path.name.endswith(suffix) and path.stat().st_size:
-                os.truncate(path, int(path.stat().st_size * place.chance.choice((0, place.chance.random()))))
-        yield
-
-    return strike
+@contextmanager
+def truncated(place: Place) -> Iterator[None]:
+    """Cut the files to a part, or to nothing."""
+    for path in place.files():
+        if path.stat().st_size:
+            os.truncate(path, int(path.stat().st_size * place.chance.choice((0, place.chance.random()))))
+    yield
 
 
 @contextmanager
@@ -251,13 +231,6 @@ HUB: Mapping[str, Fault] = {
         Fault("few descriptors", limited_descriptors, refuses=True, patience=2),
         Fault("deleted", deleted, destroys=True),
         Fault("deleted folder", deleted_folder, destroys=True),
-        Fault("deleted log", deleted_log),
-        Fault("overwritten", overwritten(".db"), destroys=True, seconds=3),
-        Fault("overwritten log", overwritten("-wal"), destroys=True, seconds=3),
-        Fault("truncated", truncated(".db"), destroys=True, seconds=3),
-        Fault("truncated log", truncated("-wal"), destroys=True, seconds=3),
-        # SQLite has this file mapped ("WAL-mode File Format"): the kernel kills each process that reads behind its end.
-        Fault("truncated index", truncated("-shm"), destroys=True, seconds=3, kills=signal.SIGBUS),
         Fault("locked", locked, seconds=30, at_least=7),  # seconds: the hub waits five of them,
     )
 }
@@ -271,7 +244,7 @@ JOB: Mapping[str, Fault] = {
         Fault("few descriptors", limited_descriptors),
         Fault("deleted", deleted, destroys=True),
         Fault("deleted folder", deleted_folder, destroys=True),
-        Fault("overwritten", overwritten(), destroys=True),
-        Fault("truncated", truncated(), destroys=True),
+        Fault("overwritten", overwritten, destroys=True),
+        Fault("truncated", truncated, destroys=True),
     )
 }

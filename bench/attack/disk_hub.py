@@ -8,14 +8,14 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection, Generator, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from disk_faults import Fault, Place, failing, tmpfs
 from hub_process import Health, HubProcess, Sender
 from kept_runs import kept
 
-NOTICED = 2.5  # seconds: the hub looks each second whether its files are sound
+NOTICED = 2.5  # seconds: the hub looks each second whether its files are still there
 _HEALTHY = 2.0  # seconds for an answer of /healthz, on a machine that does much else
 _BACK = 20.0  # seconds from the end of a fault until all is taken again
 _TICKED = 1.2  # seconds after which the hub has saved what it has in memory
@@ -54,10 +54,6 @@ def struck(fault: Fault, seed: int, seen: Counter[str], *, quick: bool) -> Itera
                 for sender in senders:
                     sender.step()
                 time.sleep(0.02)
-        if fault.kills and not hub.is_running():
-            health.end()
-            hub = yield from _after(fault.kills, hub, base / "hub.log")
-            health = Health(hub.address)
         for _ in range(2 if fault.destroys else 1):
             for sender in senders:
                 if hub.is_running() and not sender.goes_on(_BACK):
@@ -71,18 +67,10 @@ def struck(fault: Fault, seed: int, seen: Counter[str], *, quick: bool) -> Itera
             seen.update({"kept": sender.statuses.get(200, 0), "refused": sender.statuses.get(503, 0)})
         seen["health_ms"] = max(seen["health_ms"], round(health.longest * 1000))
         hub.end()
-        refused = {0} if fault.refuses or fault.kills else set[int]()
+        refused = {0} if fault.refuses else set[int]()
         yield from judged(hub, senders, since=began + NOTICED if fault.destroys else 0.0, allowed=_ALLOWED | refused)
         yield from said(hub, senders)
         yield from _again(base, store)
-
-
-def _after(kills: int, hub: HubProcess, log: Path) -> Generator[str, None, HubProcess]:
-    """Return the next hub after one that a signal has ended, as ``tachograph run`` starts it."""
-    hub.end()
-    if hub.status != -kills:
-        yield f"the hub ended with {hub.status}: {hub.log[-800:]}"
-    return HubProcess(log, hub.store, port=hub.port)
 
 
 def nth_call(base: Path, n: int, *, torn: bool, quick: bool) -> tuple[int, list[str]]:
@@ -141,12 +129,9 @@ def judged(
 
 
 def said(hub: HubProcess, senders: Iterable[Sender]) -> Iterator[str]:
-    """Yield complaints about a hub's log, which must name refusals, and files that were begun anew."""
+    """Yield complaints about a hub's log, which must name the reason of refusals."""
     if any(sender.statuses.get(503) for sender in senders) and "cannot store a request" not in hub.log:
         yield f"503 was answered, and the log does not say why: {hub.log[-500:]}"
-    for renewed in hub.last.get("renewed", []):
-        if renewed["file"] not in hub.log:
-            yield f"{renewed} is in the last words, and not in the log: {hub.log[-500:]}"
 
 
 def _again(base: Path, store: Path) -> Iterator[str]:

@@ -1,12 +1,12 @@
 """Attacks the disk: ``python bench/attack/disks.py [--seed N] [--only FAULT] [--quick]``.
 
 Under the real hub, and under programs that write to each destination that is on a disk, files fail in every way: the
-file system is full or read-only, files may grow no more, no descriptor is left, they are deleted, overwritten, cut,
-locked by others, and each single write, fsync, open and ftruncate fails once. Of all of that:
+file system is full or read-only, files may grow no more, no descriptor is left, they are deleted, locked by others, and
+each single write, fsync, open and ftruncate fails once. Files of programs are also overwritten and cut. Of all of that:
 
 - nothing crashes; the hub answers nothing but 200 and, with Retry-After, 503, and goes on as before once it is over;
 - what it has acknowledged with 200 is in the store, once, but for what others have destroyed; that it says;
-- its files are sound by ``PRAGMA integrity_check``, or set aside, and the next hub begins on them;
+- its files are sound by ``PRAGMA integrity_check``, and the next hub begins on them;
 - a program ends with its own exit status, no call that records waits, and whatever is not there is counted.
 """
 

@@ -18,37 +18,31 @@ class KeptRun:
     """One run.
 
     Attributes:
-        numbers: of events and points, in all of its files.
-        total: the counter's, in its own file; 0 where there is none.
-        twice: numbers that one file has twice.
-        damage: of its own file, by ``PRAGMA integrity_check``; empty for none.
-        aside: number of its files that were set aside.
+        numbers: of events and points, in its file.
+        total: the counter's; 0 if there is none.
+        twice: numbers that it has twice.
+        damage: of the file, by ``PRAGMA integrity_check``; empty for none.
     """
 
     numbers: set[int] = field(default_factory=set)
     total: int = 0
     twice: set[int] = field(default_factory=set)
     damage: str = ""
-    aside: int = 0
 
 
 def kept(store: Path, run: str) -> KeptRun:
     """Return a run."""
     found = KeptRun()
-    own = path_of(store, run)
-    for path in sorted(own.parent.glob(f"{own.name}*")):
-        if path.name != own.name and not path.name.rpartition(".damaged-")[2].isdecimal():
-            continue
-        is_own = path.name == own.name
-        found.aside += not is_own
-        with contextlib.closing(sqlite3.connect(path)) as file:
-            for number in _numbers(file):
-                if is_own and number in found.numbers:
-                    found.twice.add(number)
-                found.numbers.add(number)
-            if is_own:
-                found.damage = _damage(file)
-                found.total = _total(file)
+    path = path_of(store, run)
+    if not path.exists():
+        return found
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        for number in _numbers(file):
+            if number in found.numbers:
+                found.twice.add(number)
+            found.numbers.add(number)
+        found.damage = _damage(file)
+        found.total = _total(file)
     return found
 
 

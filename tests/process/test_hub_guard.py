@@ -124,7 +124,7 @@ def answered(guard: Guard, path: str, **headers: str) -> int:
         return {"type": "http.request", "body": b"", "more_body": False}
 
     pairs = [(name.replace("_", "-").lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
-    scope = {"type": "http", "method": "GET", "path": path, "headers": pairs}
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": pairs}
     asyncio.run(guard(scope, receive, send))
     return int(sent[0]["status"])
 
@@ -137,6 +137,7 @@ def test_beyond_loopback_any_host_is_right_and_other_origins_are_not() -> None:
     assert answered(guard, "/", Host="node-7.cluster:4318", Authorization=f"Bearer {TOKEN}") == 200
     assert answered(guard, "/metrics", Host="node-7.cluster:4318", Origin="http://evil.example") == 403
     assert answered(guard, "/metrics", Host="node-7", Origin="http://node-7") == 200
+    assert answered(guard, "/v1/logs", Host="node-7/metrics?") == 401
 
 
 def test_headers_given_twice_let_nobody_in() -> None:
@@ -156,7 +157,7 @@ def test_headers_given_twice_let_nobody_in() -> None:
         async def receive() -> Any:
             return {"type": "http.disconnect"}
 
-        scope = {"type": "http", "method": "GET", "path": "/", "headers": scope_headers}
+        scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": scope_headers}
         asyncio.run(guard(scope, receive, send))
         return statuses[0]
 

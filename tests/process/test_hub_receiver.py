@@ -28,11 +28,12 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from examples import examples
+from hub_requests import START, metrics, number, only, rank, shown
 from hubs import JSON, PROTOBUF, Answer, Serving, ask, points, request, serving
 from receivers import batch, over_http, recorded
 from tachograph.exporters.otlp.exporter import OtlpExporter
 from tachograph.exporters.otlp.json_text import JsonText
-from tachograph.hub._request import Intake, decode
+from tachograph.hub._request import RequestLimits, decode
 from tachograph.hub._series import Limits
 from tachograph.hub.hub import Hub
 
@@ -254,7 +255,7 @@ def test_an_oversized_body_is_refused_before_it_is_read(hub: Serving) -> None:
 
 def test_what_does_not_arrive_in_time_is_given_up(tmp_path: Path) -> None:
     """A client that stops in the middle of a body holds nothing for longer than the limit: 408."""
-    with serving(tmp_path, intake=Intake(seconds=0.2)) as hub:
+    with serving(tmp_path, limits=RequestLimits(seconds=0.2)) as hub:
         connection = http.client.HTTPConnection(hub.url.partition("://")[2], timeout=10)
         connection.putrequest("POST", "/v1/metrics")
         connection.putheader("Content-Type", PROTOBUF)
@@ -267,9 +268,9 @@ def test_what_does_not_arrive_in_time_is_given_up(tmp_path: Path) -> None:
 
 def test_too_much_at_once_is_put_off(tmp_path: Path) -> None:
     """Beyond what may be under way at once, a request is answered 503 with Retry-After, and taken later."""
-    with serving(tmp_path, intake=Intake(most_requests=1, seconds=5)) as hub:
+    body = request(1.0).SerializeToString()
+    with serving(tmp_path, limits=RequestLimits(under_way=len(body), seconds=5)) as hub:
         slow = http.client.HTTPConnection(hub.url.partition("://")[2], timeout=10)
-        body = request(1.0).SerializeToString()
         slow.putrequest("POST", "/v1/metrics")
         slow.putheader("Content-Type", PROTOBUF)
         slow.putheader("Content-Length", str(len(body)))
@@ -278,6 +279,7 @@ def test_too_much_at_once_is_put_off(tmp_path: Path) -> None:
         while (answer := post(hub, "metrics", body)).status == 200 and time.monotonic() < until:
             time.sleep(0.02)
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        assert told(answer) == "too many requests at once"
         slow.send(body[5:])
         assert slow.getresponse().status == 200
         slow.close()
@@ -286,7 +288,7 @@ def test_too_much_at_once_is_put_off(tmp_path: Path) -> None:
 
 def test_all_bodies_together_are_bounded(tmp_path: Path) -> None:
     """The bytes of all bodies under way have a limit; what would go beyond it is put off, and nothing leaks."""
-    with serving(tmp_path, intake=Intake(most_bytes=1000)) as hub:
+    with serving(tmp_path, limits=RequestLimits(under_way=1000)) as hub:
         for _ in range(3):
             assert post(hub, "metrics", bytes(1500)).status == 503
             assert post(hub, "metrics", request(1.0).SerializeToString()).status == 200
@@ -411,6 +413,24 @@ def _places(found: Any) -> Iterator[tuple[Any, Any]]:
         yield found, key
         if isinstance(value, dict | list):
             yield from _places(value)
+
+
+def test_a_large_body_arrives(tmp_path: Path) -> None:
+    """Of a large body the hub takes every point once, deltas and all attributes included."""
+    sent = metrics(rank(0), number("level", 1.0), number("sent", 1, kind="counter", delta=True, start=START - 1))
+    level, total = sent.resource_metrics[0].scope_metrics[0].metrics
+    for place in range(1, 4_000):
+        point = level.gauge.data_points.add(time_unix_nano=START, as_double=place)
+        point.attributes.add(key="place").value.int_value = place
+        end = START + place
+        total.sum.data_points.add(start_time_unix_nano=end - 1, time_unix_nano=end, as_int=1)
+    body = sent.SerializeToString()
+    with serving(tmp_path) as hub:
+        answer = ask(hub.url, "/v1/metrics", body, content_type=PROTOBUF)
+        assert (answer.status, answer.body) == (200, b"")
+        page = ask(hub.url, "/metrics").body
+        assert sorted(shown(page, "level").values()) == [1, *range(1, 4_000)]
+        assert only(page, "sent_total") == 4_000
 
 
 def test_it_answers_after_all_that(hub: Serving) -> None:

@@ -21,7 +21,7 @@ from tachograph.exporters.otlp.exporter import OtlpExporter
 from tachograph.exporters.otlp.settings import OtlpSettings
 from tachograph.exporters.spans import IdGenerator, SpanQueue
 from tachograph.hub.forwarding import Forwarding
-from tachograph.recording.packed_points import PACKED_SCHEMA
+from tachograph.recording.journal import SCHEMA
 from tachograph.recording.registry import Registry
 
 
@@ -152,7 +152,7 @@ def test_our_own_hub_gets_only_what_has_changed_and_all_of_it_anew_where_it_may_
         return points(url) - before
 
     endpoint = over_http(f"http://127.0.0.1:{port}/v1/metrics")
-    exporter = OtlpExporter({"metrics": endpoint}, registry, reads=PACKED_SCHEMA, clock=clock)
+    exporter = OtlpExporter({"metrics": endpoint}, registry, reads=SCHEMA, clock=clock)
     with serving(tmp_path, port=port) as hub:
         assert (
             min(sent(exporter, hub.url) for _ in range(2)) > 20
@@ -177,7 +177,7 @@ def test_our_own_hub_gets_only_what_has_changed_and_all_of_it_anew_where_it_may_
         exporter.close(5)
     forwarding = Forwarding("http://127.0.0.1:1", Registry(), {})
     with serving(tmp_path / "forwards", forwarding=forwarding) as hub:  # whoever it hands on to gets all
-        exporter = OtlpExporter({"metrics": over_http(f"{hub.url}/v1/metrics")}, registry, reads=PACKED_SCHEMA)
+        exporter = OtlpExporter({"metrics": over_http(f"{hub.url}/v1/metrics")}, registry, reads=SCHEMA)
         assert min(sent(exporter, hub.url) for _ in range(4)) > 20
         exporter.close(5)
         forwarding.close(0)

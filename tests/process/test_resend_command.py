@@ -8,7 +8,7 @@ import math
 import os
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ import programs
 import tachograph.runs
 from hub_requests import exponential, metrics, rank
 from hubs import serving
-from influx_points import event, events, leave, leave_as_before
+from influx_points import event, events, leave
 from receivers import receiving
 from scripted import scripted
 from servers import free_port, influxdb1, influxql
@@ -27,6 +27,7 @@ from tachograph.cli import main
 from tachograph.cli.resend import recording
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.jsonl import JsonLines
+from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.exporters.spool import Spool
 from tachograph.exporters.spool_format import SpoolRecord
@@ -65,9 +66,19 @@ def spooled(folder: Path, start: int = 0, stop: int = 100) -> Path:
     return folder
 
 
-def as_before(folder: Path, start: int = 0, stop: int = 100) -> Path:
-    """Leave points behind as a process of an earlier version did, and return the folder."""
-    return leave_as_before(folder / f"{start:020d}.jsonl", events(start, stop), _WHO).parent
+def json_lines(folder: Path, start: int = 0, stop: int = 100) -> Path:
+    """Write points as the exporter jsonl does, and return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_json_lines(folder / f"{start:020d}.jsonl", events(start, stop)).parent
+
+
+def write_json_lines(path: Path, points: Sequence[LogEvent]) -> Path:
+    """Write points as the exporter jsonl does, 32 a line, and return the file."""
+    requests = (
+        log_requests(points[start : start + 32], _WHO, print, lambda: None) for start in range(0, len(points), 32)
+    )
+    path.write_bytes(b"".join(JsonText(lambda: None).line(request) for ((request, _),) in requests))
+    return path
 
 
 def test_a_spool_arrives_in_influxdb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,7 +96,7 @@ def test_a_spool_arrives_in_influxdb(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_files_are_deleted_where_that_is_asked_for(tmp_path: Path) -> None:
     """With --delete a file goes once everything in it has arrived."""
-    folder = as_before(tmp_path / "spool")
+    folder = json_lines(tmp_path / "spool")
     out = tmp_path / "out.jsonl"
     assert main(["resend", str(folder), "--to", "jsonl", "--output", str(out), "--delete"]) == 0
     assert list(folder.iterdir()) == []
@@ -159,19 +170,8 @@ def test_a_line_that_is_nested_too_deeply_is_said(
 
 def test_the_console_shows_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """--to console prints a line for each event."""
-    assert main(["resend", str(as_before(tmp_path / "spool", 0, 3)), "--to", "console"]) == 0
+    assert main(["resend", str(json_lines(tmp_path / "spool", 0, 3)), "--to", "console"]) == 0
     assert capfd.readouterr().out.count("tachograph.point") == 3
-
-
-def test_a_spool_of_an_earlier_version_arrives_in_influxdb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What an earlier version has left is sent, but for what had arrived already."""
-    file = leave_as_before(tmp_path / "spool" / "1.jsonl", events(0, 100), _WHO, arrived=40)
-    with influxdb1(tmp_path / "data") as base:
-        assert main(["resend", str(file), "--to", "influxdb", "--url", base, "--database", "tplr", "--delete"]) == 0
-        (series,) = influxql(base, 'SELECT COUNT("n") FROM "train"')
-    assert series["values"][0][1] == 60
-    assert "sent 60 events from 1 file, skipped 40 that" in capsys.readouterr().err
-    assert not file.exists()
 
 
 def test_a_spool_of_otlp_is_sent_as_it_is(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_a_spool_goes_where_it_was_meant_for(
     spool.close()
     assert main(["resend", str(tmp_path / "spool"), "--to", to, "--delete"]) == 1
     assert said in capsys.readouterr().err
-    as_before(tmp_path / "spool", 0, 3)
+    json_lines(tmp_path / "spool", 0, 3)
     assert main(["resend", str(tmp_path / "spool"), "--to", to, "--delete"]) == 0
     assert [path.suffix for path in (tmp_path / "spool").iterdir()] == [".spool"]
 
@@ -457,7 +457,8 @@ def test_what_is_refused_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_what_cannot_be_encoded_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A point that line protocol has no line for is said, too, though the server never saw it."""
-    leave_as_before(tmp_path / "spool" / "1.jsonl", [event(0), event(1, measurement="#train"), event(2)])
+    (tmp_path / "spool").mkdir()
+    write_json_lines(tmp_path / "spool" / "1.jsonl", [event(0), event(1, measurement="#train"), event(2)])
     with influxdb1(tmp_path / "data") as base:
         line = ["resend", str(tmp_path / "spool"), "--to", "influxdb", "--url", base, "--database", "tplr", "--delete"]
         assert main(line) == 1
@@ -472,7 +473,7 @@ def test_a_switched_off_sdk_hides_no_loss(
 ) -> None:
     """OTEL_SDK_DISABLED is for programs that record: what is replayed is counted all the same."""
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    folder = as_before(tmp_path / "spool", 0, 3)
+    folder = json_lines(tmp_path / "spool", 0, 3)
     line = ["resend", str(folder), "--to", "jsonl", "--output", "/dev/full", "--delete"]
     assert main(line) == 1
     assert "rejected" in capsys.readouterr().err
@@ -526,8 +527,8 @@ def test_a_file_that_cannot_be_deleted_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Where a folder lets nothing be deleted the exit code is 1, and a line names the file; the others are sent."""
-    folder = as_before(tmp_path / "spool", 0, 3)
-    as_before(folder, 3, 6)
+    folder = json_lines(tmp_path / "spool", 0, 3)
+    json_lines(folder, 3, 6)
 
     def unlink(_: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")

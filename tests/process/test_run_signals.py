@@ -106,7 +106,7 @@ def counting(
     ) as job:
         assert job.stdout is not None
         assert job.stdout.readline() == "ready\n"
-        time.sleep(0.5)  # the witness is a Python that starts beside the job
+        time.sleep(0.5)  # the reporting process is a Python that starts next to the job
         yield job
 
 
@@ -128,7 +128,7 @@ def group(job: subprocess.Popen[str]) -> list[int]:
     return found
 
 
-def witness_of(job: subprocess.Popen[str]) -> int:
+def reporter_of(job: subprocess.Popen[str]) -> int:
     """Return the process that stands in the group beside a job."""
     (found,) = (pid for pid in group(job) if b"\0-I\0" in Path(f"/proc/{pid}/cmdline").read_bytes())
     return found
@@ -196,21 +196,21 @@ def test_the_group_and_then_we_alone_are_two_signals(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("untraced")
-def test_without_a_witness_all_is_passed_on(tmp_path: Path) -> None:
+def test_without_the_reporting_process_every_signal_is_forwarded(tmp_path: Path) -> None:
     """Where the process that tells is killed, the job rather gets a signal twice than never."""
     with counting(tmp_path) as job:
-        os.kill(witness_of(job), signal.SIGKILL)
+        os.kill(reporter_of(job), signal.SIGKILL)
         job.terminate()
         assert_one_signal(job)
 
 
-def test_the_witness_does_not_outlive_a_run_that_was_killed(tmp_path: Path) -> None:
-    """SIGKILL to ``tachograph run`` leaves no witness behind; whoever looks for our name does not find it."""
+def test_the_reporting_process_does_not_outlive_a_run_that_was_killed(tmp_path: Path) -> None:
+    """SIGKILL to ``tachograph run`` leaves no reporting process behind, and pkill -f does not find it by our name."""
     with counting(tmp_path) as job:
-        witness = witness_of(job)
-        assert b"tachograph" not in Path(f"/proc/{witness}/cmdline").read_bytes().partition(b"\0")[2]
+        reporter = reporter_of(job)
+        assert b"tachograph" not in Path(f"/proc/{reporter}/cmdline").read_bytes().partition(b"\0")[2]
         job.kill()
-        until(lambda: witness not in group(job))
+        until(lambda: reporter not in group(job))
         os.killpg(job.pid, signal.SIGKILL)
 
 

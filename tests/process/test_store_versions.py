@@ -1,178 +1,120 @@
-"""Stores of every version are read as they are, and continued."""
+"""Files with the schema of another version are refused one by one; and what the schema tells apart."""
 
 from __future__ import annotations
 
-import hashlib
+import logging
 import math
 import sqlite3
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hub_requests import exponential, logs, metrics, rank
-from places import TESTS
+from hub_requests import Clock, logs, metrics, number, only, rank
 from recorded_runs import DEFINITION, POINT, points, record
 from studio import studio
 from tachograph import runs
 from tachograph.cli import main
 from tachograph.hub.hub import Hub
-from tachograph.runs._schema import MIGRATIONS, read_as_today
-from tachograph.runs.spread import unpacked
-from tachograph.runs.store import path_of
+from tachograph.runs.annotations import annotate, change_of
+from tachograph.runs.store import Store, StoreError, path_of
 
-STORES = TESTS / "stores"
-RUN = "version-1"
+PRE_RELEASE = "the file has schema version {}, written by a pre-release version of Tachograph"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """Return a store whose only run was recorded by a version with the first schema."""
-    path = path_of(tmp_path / "store", RUN)
-    path.parent.mkdir(parents=True)
+def made(path: Path, version: int) -> bytes:
+    """Make a file of a version before the first release, and return its content."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(path)) as connection:
-        connection.executescript((STORES / "version-1.sql").read_text())
-        connection.execute("PRAGMA journal_mode = WAL")
-    return tmp_path / "store"
+        connection.execute("CREATE TABLE process (id INTEGER PRIMARY KEY, instance TEXT, resource BLOB)")
+        connection.execute(f"PRAGMA user_version = {version}")
+        connection.commit()
+    return path.read_bytes()
 
 
-def version(path: Path) -> int:
-    """Return the version of a file's schema."""
-    with closing(sqlite3.connect(path)) as connection:
-        return int(connection.execute("PRAGMA user_version").fetchone()[0])
+@pytest.mark.parametrize("version", range(1, 7))
+def test_a_pre_release_file_is_refused_alone(version: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is listed with one sentence, cannot be opened, changed or continued, and no byte of it changes."""
+    record(tmp_path, "good", *points([1.0]))
+    path = path_of(tmp_path, "old")
+    before = made(path, version)
+    why = PRE_RELEASE.format(version)
+    assert {each.id: each.problem for each in runs.list(tmp_path)} == {"good": "", "old": why}
+    for refused in (
+        lambda: runs.open("old", tmp_path),
+        lambda: annotate(path, change_of(add=["tag"])),
+        lambda: Hub(tmp_path, run="old"),
+    ):
+        with pytest.raises(StoreError) as caught:
+            refused()
+        assert (caught.value.strerror, caught.value.filename) == (why, str(path))
+    assert main(["runs", "show", "old", "--store", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"tachograph runs show: {path}: {why}\n"
+    assert path.read_bytes() == before
 
 
-def digest(path: Path) -> str:
-    """Return a digest of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def described(run: runs.Run) -> dict[str, tuple[Any, ...]]:
-    """Return what there is of each metric."""
-    return {each.name: (each.group, each.units, each.ranks, each.points, each.nonfinite) for each in run.metrics()}
-
-
-FIRST: Mapping[str, tuple[Any, ...]] = {
-    "loss": ("train", "nat", (0, 1), 80, 2),
-    "accuracy": ("validation", "%", (0, 1), 8, 0),
-}
-
-
-def test_a_run_of_the_first_version_is_read_and_not_touched(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is listed, shown and exported, with its groups, units and points, and no byte of its file changes."""
-    path = path_of(store, RUN)
-    before = digest(path)
-    (listed,) = runs.list(store)
-    assert (listed.id, listed.problem, listed.processes) == (RUN, "", 3)
-    found = runs.open(RUN, store)
-    assert {name: described(found)[name] for name in FIRST} == FIRST
-    loss = list(found.points("loss", rank=1))
-    assert [point.x for point in loss] == list(range(40))
-    assert math.isnan(loss[13].value)
-    assert (loss[31].value, loss[0].attributes) == (50.0, {})
-    assert [about["metric"] for about in found.definitions() if about["rank"] == 0] == [
-        "accuracy",
-        "epoch",
-        "loss",
-        "lr",
-    ]
-    assert main(["runs", "show", RUN, "--store", str(store)]) == 0
-    assert "loss      train" in capsys.readouterr().out
-    assert (digest(path), version(path)) == (before, 1)
-
-
-def test_a_run_of_the_first_version_is_drawn(store: Path, tmp_path: Path) -> None:
-    """The Studio has its charts, with their axes, and its points."""
-    assert version(path_of(store, RUN)) == 1
+def test_the_studio_shows_the_others(tmp_path: Path) -> None:
+    """A file of another version is listed with the reason, and the others are there."""
+    record(tmp_path / "store", "good", *points([1.0]))
+    made(path_of(tmp_path / "store", "old"), 6)
     with studio(tmp_path) as served:
-        found = served.ask("runs", RUN)
-        (train,) = [each for each in found["charts"] if each["group"] == "train"]
-        assert train["x"] == {"units": "step", "lower": 0, "upper": 40}
-        assert {curve["rank"] for curve in train["metrics"][0]["curves"]} == {0, 1}
-        (line,) = served.ask("runs", RUN, "curves", metric="loss", rank=0)["curves"]
-        assert (line["points"], max(line["y"])) == (40, 50.0)
+        listed = {each["id"]: each["damage"] for each in served.ask("runs")["runs"]}
+        assert listed == {"good": [], "old": [PRE_RELEASE.format(6)]}
+        assert served.answer("runs", "old").status == 409
 
 
-def test_a_run_of_the_first_version_is_continued(store: Path) -> None:
-    """A hub brings the file to today's schema: what was there stays, and a restarted rank's points join it."""
-    before = described(runs.open(RUN, store))
-    record(store, RUN, *points([1.0, 2.0], group="train"), number=1)
-    assert version(path_of(store, RUN)) == len(MIGRATIONS)
-    after = described(runs.open(RUN, store))
-    assert after.pop("loss") == ("train", "nat", (0, 1), 82, 2)
-    assert after == {name: about for name, about in before.items() if name != "loss"}
+def test_a_hub_that_begins_again_goes_on_with_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A hub that finds a file of another version says so in a line, and puts the other runs back on its page."""
+    clock = Clock()
+    clock.now = time.time_ns()
+    hub = Hub(tmp_path, clock=clock)
+    hub.receive_metrics(metrics(rank(0, run="good"), number("loss", 0.5, time=clock.now)))
+    hub.close()
+    made(path_of(tmp_path, "old"), 6)
+    with caplog.at_level(logging.WARNING, "tachograph"):
+        hub = Hub(tmp_path, clock=clock)
+    assert only(hub.page()[1], "loss") == 0.5
+    (said,) = caplog.messages
+    assert said.startswith("cannot store the run old")
+    assert f"{PRE_RELEASE.format(6)}: '{path_of(tmp_path, 'old')}'" in said
+    hub.close()
 
 
-def test_a_reader_goes_on_while_a_hub_takes_the_file_over(store: Path) -> None:
-    """A run that was opened before its file gets today's schema is read afterwards, and in the middle of it."""
-    found = runs.open(RUN, store)
-    iterator = found.points("loss", rank=0)
-    first = next(iterator)
-    Hub(store, run=RUN).close()
-    assert version(path_of(store, RUN)) == len(MIGRATIONS)
-    assert [first.x, *(point.x for point in iterator)] == list(range(40))
-    assert {name: described(found)[name] for name in FIRST} == FIRST
-    assert found.damage == []
+def test_a_database_of_another_program_is_not_touched(tmp_path: Path) -> None:
+    """A file without our application_id is no run, whatever its version."""
+    path = path_of(tmp_path, "theirs")
+    before = made(path, 0)
+    why = "the file is an SQLite database, but not one of a Tachograph run"
+    assert [each.problem for each in runs.list(tmp_path)] == [why]
+    with pytest.raises(StoreError, match=why):
+        Store(tmp_path, "theirs")
+    assert path.read_bytes() == before
 
 
-def test_several_hubs_bring_a_file_to_todays_schema_once(store: Path) -> None:
-    """Hubs that open one file at the same time do not disturb each other."""
+def test_a_file_tells_what_it_is(tmp_path: Path) -> None:
+    """Its header has the number of the schema, and TACH as the application's."""
+    Store(tmp_path, "run").close()
+    header = path_of(tmp_path, "run").read_bytes()[:100]
+    assert (header[60:64], header[68:72]) == ((7).to_bytes(4, "big"), b"TACH")
+
+
+def test_several_hubs_begin_a_file_together(tmp_path: Path) -> None:
+    """Hubs that make one file at the same time do not disturb each other."""
     hubs: list[Hub] = []
-    threads = [threading.Thread(target=lambda: hubs.append(Hub(store, run=RUN))) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: hubs.append(Hub(tmp_path, run="run"))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
+    for first, hub in enumerate(hubs, 1):
+        hub.receive_logs(logs(rank(0, run="run"), ("e", {}), first=first))
     for hub in hubs:
         hub.close()
     assert len(hubs) == 4
-    assert {name: described(runs.open(RUN, store))[name] for name in FIRST} == FIRST
-
-
-@pytest.mark.parametrize("old", range(1, len(MIGRATIONS)))
-def test_a_file_of_each_version_has_the_columns_of_today(old: int, tmp_path: Path) -> None:
-    """To whoever reads it, every table of today is there, with the same columns."""
-    with made(tmp_path / "old.db", old) as before, made(tmp_path / "today.db", len(MIGRATIONS)) as today:
-        assert read_as_today(before) == old
-        tables = [name for (name,) in today.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        assert tables
-        for table in tables:
-            select = f"SELECT * FROM {table}"  # noqa: S608 - of ours
-            columns = [[column[0] for column in each.execute(select).description] for each in (before, today)]
-            assert columns[0] == columns[1]
-
-
-def test_samples_of_a_file_of_the_first_version_have_no_spread(store: Path) -> None:
-    """They are read as they are before and after a hub takes the file over; those that come then have one."""
-    path, query = path_of(store, RUN), "SELECT series, time, value, total, spread FROM sample ORDER BY series, time"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("BEGIN")
-        assert read_as_today(connection) == 1
-        before = connection.execute(query).fetchall()
-    assert len(before) > 10
-    assert {row[-1] for row in before} == {None}
-    hub = Hub(store, run=RUN)
-    now = time.time_ns()
-    hub.receive_metrics(metrics(rank(0, run=RUN), exponential("step", [0.25, 0.5], time=now, start=now - 1)))
-    hub.close()
-    with closing(sqlite3.connect(path)) as connection:
-        after = connection.execute(query).fetchall()
-    (new,) = after[len(before) :]
-    assert after[: len(before)] == before
-    assert (new[2], unpacked(new[-1]).total) == (2.0, 2)
-
-
-def made(path: Path, last: int) -> closing[sqlite3.Connection]:
-    """Return a connection to an empty file of a version."""
-    connection = sqlite3.connect(path)
-    for script in MIGRATIONS[:last]:
-        connection.executescript(script)
-    connection.execute(f"PRAGMA user_version = {last}")
-    return closing(connection)
+    assert len(list(runs.open("run", tmp_path).events())) == 4
 
 
 def test_groups_and_attributes_are_curves_of_their_own(tmp_path: Path) -> None:

@@ -240,18 +240,44 @@ def test_keys_zoom_and_move(page: Tab) -> None:
     page.until(lambda: page.drawn()["loss"]["zoom"] is None, "all of it")
 
 
-def test_a_smoothed_value_is_the_same_at_two_zooms(page: Tab) -> None:
-    """The hub smooths all points: what the page draws at an x is the same near and from afar, raw values behind it."""
-    page.open("/#/run/long?smooth=0.95").loaded("wave")
-    (far,) = page.until(lambda: (all_ := page.drawn()["wave"]["curves"]) and all_[0]["line"] and all_, "the line")
+def moving_average(values: list[float], weight: float) -> list[float]:
+    """Return the exponential moving average at each value, without the pull of its start towards zero."""
+    total = mass = 0.0
+    averages = []
+    for value in values:
+        total = weight * total + (1 - weight) * value
+        mass = weight * mass + (1 - weight)
+        averages.append(total / mass)
+    return averages
+
+
+@pytest.mark.parametrize("x", ["own", "relative"])
+def test_a_zoom_shows_the_moving_average_of_all_points(page: Tab, x: str) -> None:
+    """From afar the means of a thinned curve are averaged; near, what came before the zoom counts as well."""
+    whole = moving_average([float(at % 100) for at in range(LONG)], 0.99)
+    page.open(f"/#/run/long?smooth=0.99&x={x}").loaded("wave")
+    page.page.reload()
+    (far,) = page.loaded("wave")["wave"]["curves"]
     assert not far["exact"]
+    steady = slice(len(far["y"]) // 10, None)
+    assert far["y"][steady] == pytest.approx([49.5] * len(far["y"][steady]), abs=25)
     page.drag("wave", 0.5, 0.52)
     (near,) = page.until(lambda: (now := page.drawn()["wave"]["curves"])[0]["exact"] and now, "detail")
-    known = dict(zip(far["x"], far["y"], strict=True))
-    same = {x: y for x, y in zip(near["x"], near["y"], strict=True) if x in known}
-    assert len(same) > 10
-    assert same == {x: pytest.approx(known[x]) for x in same}
-    assert "smooth=0.95" in page.page.url
+    low, high = page.drawn()["wave"]["scales"]["x"]
+    begin = far["x"][0]
+    seen = {round(at - begin): y for at, y in zip(near["x"], near["y"], strict=True) if low <= at <= high}
+    assert len(seen) > 500
+    assert seen == {at: pytest.approx(whole[at], abs=0.1) for at in seen}
+    assert "smooth=0.99" in page.page.url
+
+
+def test_the_median_of_ranks_is_smoothed_once(page: Tab) -> None:
+    """The line of many ranks is the moving average of their median."""
+    page.open("/#/run/ranks").loaded("wait")
+    (raw,) = page.drawn()["wait"]["curves"]
+    page.page.get_by_label("Smoothing").fill("0.5")
+    (smooth,) = page.until(lambda: (now := page.drawn()["wait"]["curves"])[0]["y"] != raw["y"] and now, "smoothing")
+    assert smooth["y"] == pytest.approx(moving_average(raw["y"], 0.5))
 
 
 def test_events_are_lines_through_the_charts(page: Tab) -> None:

@@ -15,7 +15,7 @@ from grafana import dashboards, used
 from hub_requests import START, logs, rank
 from recorded_runs import DEFINITION, record
 from tachograph.cli import main
-from tachograph.cli.dashboards.panel import _IDS, grafana_unit, literal, quoted, regex
+from tachograph.cli.dashboards.panel import _IDS, grafana_unit, literal, quoted
 from tachograph.hub.hub import Hub
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -105,13 +105,6 @@ def test_a_name_in_a_title_is_no_template(name: str) -> None:
     assert text.replace("\u2060", "") == name.replace("\u2060", "")
     assert used(text) == set()
     assert not re.search(r"\[\[|\{\{", text)
-
-
-@given(TEXT)
-def test_a_regular_expression_of_a_name_is_only_that_name(name: str) -> None:
-    """The regular expression for a run matches only that run."""
-    assert re.fullmatch(regex(name), name)
-    assert not re.fullmatch(regex(name), name + "x")
 
 
 def test_units_are_those_of_grafana() -> None:

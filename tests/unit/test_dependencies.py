@@ -25,6 +25,7 @@ FOLDERS = {
     "hardware": ("hardware/",),
     "top": ("cli/top/",),
     "parquet": ("runs/parquet.py",),
+    "tensorboard": ("cli/runs/tensorboard/",),
 }
 UNDECLARED = {
     "torch": "instruments a program that has it: its module is imported where torchrun runs, never by us first",

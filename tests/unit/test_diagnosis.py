@@ -10,7 +10,7 @@ import pytest
 
 from hub_requests import START, Clock, logs, metrics, number, only, rank, shown
 from tachograph.cli import main
-from tachograph.cli.run import _diagnosed
+from tachograph.cli._run_summary import diagnosis_lines
 from tachograph.diagnosis.phases import PHASES
 from tachograph.diagnosis.verdict_run import EVENT, diagnosis
 from tachograph.hub.hub import Hub
@@ -58,7 +58,7 @@ def test_a_starved_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "num_workers=0" in fault["detail"]
     said = hub.kept()["diagnosis"]
     hub.close()
-    assert [line.partition(" (")[0] for line in _diagnosed(said)] == [fault["title"]]
+    assert [line.partition(" (")[0] for line in diagnosis_lines(said)] == [fault["title"]]
     assert main(["diagnose", "run", "--store", str(tmp_path)]) == 3
     out = capsys.readouterr().out
     assert out.startswith(f"run run\n\ncritical: {fault['title']} (20 ms of 33 ms per step; num_workers=0")
@@ -79,7 +79,7 @@ def test_the_goodput_of_a_short_run_is_not_printed(tmp_path: Path, step: float, 
     hub.close()
     wall = sum(value for name, value in diagnosis_data["goodput"].items() if name != "line")
     assert wall == pytest.approx(300 * step, abs=10)
-    assert [line.startswith("goodput ") for line in _diagnosed(diagnosis_data)] == [True] * lines
+    assert [line.startswith("goodput ") for line in diagnosis_lines(diagnosis_data)] == [True] * lines
 
 
 def test_a_run_that_is_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

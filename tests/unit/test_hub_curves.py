@@ -25,15 +25,15 @@ from hub_requests import SECOND, START, Clock, histogram, logs, metrics, only, r
 from places import TESTS
 from tachograph import runs
 from tachograph.exporters.otlp.logs import log_requests
-from tachograph.hub._curve_writer import thin_points
-from tachograph.hub._dedup import SequenceNumbers, arrived
 from tachograph.hub._history import History
 from tachograph.hub.hub import Hub
 from tachograph.pipeline.event_feed import apart, packed_event
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.packed_points import ODD, PackedPoints
 from tachograph.runs.file import RunFile, look
+from tachograph.runs.sequence_numbers import SequenceNumbers, read_sequence_numbers
 from tachograph.runs.store import Store, path_of
+from tachograph.runs.thinning import thin_points
 from tachograph.studio.charts import charts, curves, lines
 from tachograph.studio.overview import about
 
@@ -208,7 +208,7 @@ def test_ranges_of_numbers_arrive_once(
             known |= wanted
             if place in saved:
                 found.save(connection, 1)
-                found = arrived(connection, 1)
+                found = read_sequence_numbers(connection, 1)
         assert (found.count, found.highest) == (len(known), max(known, default=0))
         found.save(connection, 1)
         kept = connection.execute("SELECT first, last FROM arrived ORDER BY first").fetchall()
@@ -334,11 +334,11 @@ def test_a_record_that_is_none_stays_an_event(hub: Hub, tmp_path: Path) -> None:
     """Packed points that do not belong together are kept as they came, are no points, and cost the others nothing."""
     sent = [each for each in DAMAGED if not _is_whole(each)]
     for place, attributes in enumerate(sent):
-        ours = {"tachograph.schema": 2, "tachograph.stream": "bad", "tachograph.seq": 2**62 - place}
-        numbered = {"tachograph.schema": 2, "tachograph.stream": "s", "tachograph.seq": 1 + 4 * place}
+        ours = {"tachograph.schema": 1, "tachograph.stream": "bad", "tachograph.seq": 2**62 - place}
+        numbered = {"tachograph.schema": 1, "tachograph.stream": "s", "tachograph.seq": 1 + 4 * place}
         both = [("tachograph.points", {**one, **of}) for one, of in ((attributes, ours), (GOOD, numbered))]
         assert hub.receive_logs(logs(rank(0), *both, stream="")).items == 0
-    large = {"tachograph.schema": 2, "tachograph.stream": "bad", "tachograph.seq": 2**63 - 2}  # no numbers are left
+    large = {"tachograph.schema": 1, "tachograph.stream": "bad", "tachograph.seq": 2**63 - 2}  # no numbers are left
     hub.receive_logs(logs(rank(0), ("tachograph.points", {**GOOD, **large}), stream=""))
     hub.receive_logs(logs(rank(0), ("tachograph.points", GOOD), stream=""))  # without a number
     hub.close()
@@ -374,9 +374,9 @@ def test_whatever_comes_costs_nothing_else(
     """No record makes the hub fail, or loses another one of its request."""
     folder = tmp_path_factory.mktemp("store")
     hub = Hub(folder, run="run")
-    ours = {"tachograph.schema": 2, "tachograph.stream": "odd", "tachograph.seq": 7}
+    ours = {"tachograph.schema": 1, "tachograph.stream": "odd", "tachograph.seq": 7}
     odd = {**(GOOD if whole else {}), **changed, **ours}
-    good = {**GOOD, "tachograph.schema": 2, "tachograph.stream": "s", "tachograph.seq": 1}
+    good = {**GOOD, "tachograph.schema": 1, "tachograph.stream": "s", "tachograph.seq": 1}
     request = logs(rank(0), ("before", {}), (name, odd), ("tachograph.points", good), stream="")
     assert hub.receive_logs(request).items == 0
     hub.close()

@@ -79,6 +79,7 @@ def test_our_own_names_may_be_anything_of_others(tmp_path: Path, sent: list[Any]
         for each in ([*sent, ours], [ours]):
             body = metrics(rank(0), *each, scope="tachograph").SerializeToString()
             assert ask(hub.url, "/v1/metrics", body, content_type=PROTOBUF).status == 200
+        hub.hub.tick()
         health = ask(hub.url, "/healthz")
         assert health.status == 200
         assert json.loads(health.body)["dropped"] == 7

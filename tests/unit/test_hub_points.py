@@ -22,9 +22,9 @@ from examples import examples
 from hub_requests import START, Clock, logs, only, rank
 from places import TESTS
 from tachograph import runs
-from tachograph.hub._dedup import SequenceNumbers, arrived
 from tachograph.hub.hub import Hub
 from tachograph.runs.blocks import Block, Sample, pack, unpack
+from tachograph.runs.sequence_numbers import SequenceNumbers, read_sequence_numbers
 from tachograph.runs.store import Store, path_of
 
 POINT = "tachograph.metric"
@@ -257,7 +257,7 @@ def test_what_has_arrived_is_a_set(
             known.add(number)
             if place in saved:
                 found.save(connection, 1)
-                found = arrived(connection, 1)
+                found = read_sequence_numbers(connection, 1)
         assert (found.count, found.highest) == (len(known), max(known, default=0))
         found.save(connection, 1)
         ranges = connection.execute("SELECT first, last FROM arrived ORDER BY first").fetchall()

@@ -326,7 +326,7 @@ def test_thinning_joins_spreads(tmp_path: Path) -> None:
         connection.execute("INSERT INTO process (id, instance, resource) VALUES (1, 'i', '{}')")
         connection.execute("INSERT INTO series VALUES (1, 1, '', 'n', '', 'histogram', '[]', '')")
         connection.executemany("INSERT INTO sample VALUES (?, ?, ?, ?, ?)", rows)
-    assert History(store, most_bytes=1000).thin() == 500
+    assert History(store, most_bytes=1000).thin_samples() == 500
     found = store.read("SELECT value, spread FROM sample ORDER BY time")
     spreads = [unpacked(spread) for _, spread in found]
     assert [spread.total for spread in spreads[:3]] == [1, 1, 2]
@@ -347,7 +347,7 @@ def test_samples_with_spreads_are_thinned_by_what_they_take(tmp_path: Path) -> N
             connection.executemany("INSERT INTO sample VALUES (?, ?, ?, ?, ?)", rows)
             connection.execute("INSERT INTO stream VALUES (1, 's', 1)")
             connection.execute("INSERT INTO event VALUES (1, 1, 0, 0, '', '', zeroblob(1200000))")
-        assert History(store, most_bytes=1_000_000).thin() == gone
+        assert History(store, most_bytes=1_000_000).thin_samples() == gone
         store.close()
 
 

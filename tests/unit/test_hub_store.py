@@ -18,8 +18,8 @@ from hub_requests import SECOND, START, Clock, histogram, logs, metrics, number,
 from places import TESTS
 from tachograph.hub._history import History
 from tachograph.hub.hub import Hub
-from tachograph.runs._schema import MIGRATIONS
 from tachograph.runs.file_system import file_system
+from tachograph.runs.open_stores import OpenStores
 from tachograph.runs.store import Store, StoreError, path_of
 
 KILLED = """
@@ -154,7 +154,7 @@ def test_a_newer_file(tmp_path: Path) -> None:
     """A file of a newer version is an error that says so."""
     Store(tmp_path, "run").close()
     with sqlite3.connect(path_of(tmp_path, "run")) as connection:
-        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+        connection.execute("PRAGMA user_version = 8")
     connection.close()
     with pytest.raises(StoreError, match="written by a newer Tachograph"):
         Hub(tmp_path, run="run")
@@ -232,8 +232,8 @@ def test_beyond_the_limit_samples_go_and_events_stay(tmp_path: Path) -> None:
             )
         connection.execute("INSERT INTO stream VALUES (1, 's', 1)")
         connection.executemany("INSERT INTO event VALUES (1, ?, 0, 0, '', '', '')", [(seq,) for seq in range(500)])
-    assert History(store).thin() == 0
-    assert History(store, most_bytes=1000).thin() == 1000
+    assert History(store).thin_samples() == 0
+    assert History(store, most_bytes=1000).thin_samples() == 1000
     assert store.read("SELECT count(*) FROM sample WHERE series = 1 AND time >= 1000") == [(1000,)]
     assert store.read("SELECT sum(value), sum(total) FROM sample WHERE series = 2") == [(2000.0, 4000.0)]
     assert store.read("SELECT count(*) FROM event") == [(500,)]
@@ -248,6 +248,36 @@ def test_network_file_systems_are_known(tmp_path: Path) -> None:
     assert file_system(Path("/home/x/y"), mounts) == "nfs4"
     assert file_system(Path("/home/a b/y"), mounts) == "tmpfs"
     assert file_system(Path("/x"), tmp_path / "none") == ""
+
+
+def test_a_store_on_a_network_file_system_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A hub whose store is on one warns in one sentence that names the store and the setting."""
+    monkeypatch.setattr("tachograph.runs.file_system.file_system", lambda _: "nfs4")
+    Hub(tmp_path, run="run").close()
+    assert caplog.messages == [
+        f"the store {tmp_path} is on nfs4, where SQLite is not safe: set TACHOGRAPH_STORE to a folder on a local disk"
+    ]
+
+
+def test_damage_that_is_found_later_costs_only_that_run(tmp_path: Path, clock: Clock) -> None:
+    """A file that SQLite finds damaged while the hub runs is refused in one sentence, and the other runs go on."""
+    hub = Hub(tmp_path, clock=clock, open_stores=OpenStores(1, 1))
+    for name in ("a", "b"):  # once b is used, the file of a is closed
+        hub.receive_logs(logs(rank(0, run=name), *[("e", {"text": "x" * 500})] * 100))
+    path = path_of(tmp_path, "a")
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 4096))
+    with pytest.raises(StoreError) as caught:
+        hub.receive_logs(logs(rank(0, run="a"), ("e", {}), first=101))
+    assert caught.value.filename == str(path)
+    assert caught.value.strerror.startswith("the file is damaged; move it away to continue: ")
+    hub.receive_logs(logs(rank(0, run="b"), ("e", {}), first=101))
+    hub.tick()
+    assert len(hub.events("b").read()) == 101
+    hub.close()
 
 
 def test_states_are_json(tmp_path: Path) -> None:

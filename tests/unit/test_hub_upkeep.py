@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from hub_requests import Clock, histogram, logs, metrics, number, only, rank
-from tachograph.hub._history import ROW, thin
 from tachograph.hub.hub import Hub
 from tachograph.runs.store import Store, path_of
+from tachograph.runs.thinning import SAMPLE_BYTES, thin_samples
 
 
 @pytest.fixture
@@ -137,9 +137,9 @@ def test_samples_are_thinned_until_the_file_is_small_enough(tmp_path: Path) -> N
     store = sampled(tmp_path, 4, 9001)
     whole = store.size()
     most = int(whole * 0.9)
-    assert thin(store, most) == 4 * 2250
+    assert thin_samples(store, most) == 4 * 2250
     assert store.size() < 0.8 * whole
-    assert thin(store, most) == 0
+    assert thin_samples(store, most) == 0
     assert store.read("SELECT series, sum(value), sum(total) FROM sample WHERE series IN (1, 3) GROUP BY series") == [
         (1, 4500.5, 2250.25),
         (3, 4500.5, 2250.25),
@@ -151,7 +151,7 @@ def test_samples_for_a_chart_are_left(tmp_path: Path) -> None:
     """However small the limit is, a thousand samples of each series are left to it."""
     store = sampled(tmp_path, 2, 3000)
     store.write("DELETE FROM sample WHERE series = ? AND time >= ?", [(2, 500 << 40)])
-    gone = [thin(store, 1) for _ in range(10)]
+    gone = [thin_samples(store, 1) for _ in range(10)]
     assert gone[:3] == [750, 562, 422]
     assert not any(gone[4:])
     left = dict(store.read("SELECT series, count(*) FROM sample GROUP BY series"))
@@ -165,9 +165,9 @@ def test_samples_do_not_go_for_what_others_take(tmp_path: Path) -> None:
     store = sampled(tmp_path, 2, 4000)
     store.write("INSERT INTO stream VALUES (?, ?, 1)", [(1, "s")])
     fill(store, 1000)
-    assert store.size() > 8 * 8000 * ROW
-    assert thin(store, 8 * 8000 * ROW) == 0
-    assert thin(store, 8 * 8000 * ROW - 8) > 0
+    assert store.size() > 8 * 8000 * SAMPLE_BYTES
+    assert thin_samples(store, 8 * 8000 * SAMPLE_BYTES) == 0
+    assert thin_samples(store, 8 * 8000 * SAMPLE_BYTES - 8) > 0
     store.close()
 
 
@@ -261,4 +261,21 @@ def test_what_could_not_be_saved_is_saved_later(tmp_path: Path, clock: Clock) ->
     hub.tick()  # what its sender cannot give again does not wait for its turn
     ((state,),) = rows(tmp_path, "SELECT data FROM state")
     assert json.loads(state)[2:4] == [2, 5]
+    hub.close()
+
+
+def test_health_has_the_losses_of_the_latest_tick(tmp_path: Path) -> None:
+    """``/healthz``, which the event loop answers, counts no losses itself: they are those of a second ago."""
+    clock = Clock()
+    hub = Hub(tmp_path, run="run", clock=clock)
+    hub.receive_logs(logs(rank(0), ("tachograph.process.start", {})))
+    dropped = [number("tachograph.dropped", 1, kind="counter", attributes={"n": n}) for n in range(2_000)]
+    hub.receive_metrics(metrics(rank(0), number("", 1.0)))
+    hub.receive_metrics(metrics(rank(1), *dropped, scope="tachograph"))
+    clock.forward(60)
+    before = hub.health()
+    assert (before["dropped"], before["lost"]) == (0, 0)
+    hub.tick()
+    after = hub.health()
+    assert (after["dropped"], after["lost"]) == (2_001, 1)
     hub.close()

@@ -38,7 +38,7 @@ def test_an_event_keeps_all_that_it_was_logged_with() -> None:
     (event,) = journal.drain()
     assert before <= event.observed_unix_nano <= time.time_ns()
     assert event._replace(observed_unix_nano=0) == (
-        ("e", 5, 0, {"a": 1.5, "b": True, "c": "x", "d": 2**80}, 1, 7, 8, 1, journal.stream, 1, 1)
+        ("e", 5, 0, {"a": 1.5, "b": True, "c": "x", "d": 2**80}, 1, 7, 8, 1, journal.stream, 1)
     )
     assert event.record_attributes() == {
         **event.attributes,

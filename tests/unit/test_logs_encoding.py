@@ -22,6 +22,7 @@ from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.recording.journal import LOG, Journal, LogEvent
 from tachograph.recording.registry import Registry
+from tachograph.runs.queries import EventRow
 from tachograph.runs.recorded import event_of
 
 FLOATS = st.floats(allow_nan=False) | st.just(math.nan)  # JSON knows one NaN only
@@ -129,7 +130,7 @@ def test_a_record_of_the_programs_logging_has_severity_and_body() -> None:
     api = log_record(event)
     assert (api.severity_number, api.severity_text, api.body) == (SeverityNumber.WARN, "WARNING", "ä" * 300)
     assert dict(api.attributes or {}) == attributes
-    stored = event_of((1, LOG, 77, 78, "tachograph", "s", 1, record.SerializeToString()))
+    stored = event_of(EventRow(1, LOG, 77, 78, "tachograph", "s", 1, record.SerializeToString(), "{}"))
     assert stored.attributes == {**said, "more": "x", **own}
 
 

@@ -214,7 +214,6 @@ EVENTS = st.lists(
         st.integers(0, 1),
         st.just("stream"),
         st.just(1),
-        st.just(1),
     )
     | st.builds(lambda name: LogEvent(name, 1, 2, {}, 3, 0, 0, 0, "stream"), TEXTS),
     min_size=1,

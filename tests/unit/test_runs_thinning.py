@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from examples import examples
 from recorded_runs import points, record
 from tachograph import runs
-from tachograph.hub._curve_writer import Points
 from tachograph.runs.blocks import Raw, Sample, outline, pack, thin, thin_slowly
+from tachograph.runs.curve_writer import CurveWriter
 from tachograph.runs.store import Store
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -89,7 +89,7 @@ def test_a_million_points_are_quick(tmp_path: Path) -> None:
     with store.transaction() as connection:
         connection.execute("INSERT INTO process (id, instance, resource) VALUES (1, 'i', '{}')")
         connection.execute("INSERT INTO stream VALUES (1, 's', 1)")
-        writer = Points(connection, 1)
+        writer = CurveWriter(connection, 1)
         same = [Sample(seq, seq, float(seq), math.sin(seq), {}) for seq in range(1, 1001)]
         about, block = outline(same), pack(same)
         row = writer._curve(0, "", "loss", "[]")

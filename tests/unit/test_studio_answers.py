@@ -186,8 +186,6 @@ def test_runs_beside_each_other(store: Path) -> None:
     ("what", "query", "status", "why"),
     [
         ("curves", "", 400, "no metric given: add ?metric=NAME"),
-        ("curves", "metric=loss&smooth=1", 400, "smooth must be at least 0 and below 1, not 1.0"),
-        ("curves", "metric=loss&smooth=much", 400, "smooth must be a finite number, not 'much'"),
         ("curves", "metric=loss&low=inf", 400, "low must be a finite number, not 'inf'"),
         ("curves", "metric=loss&pairs=0", 400, "pairs must be a whole number from 1 to 20000, not '0'"),
         ("curves", "metric=loss&rank=first", 400, f"rank must be a whole number from 0 to {2**63 - 1}, not 'first'"),

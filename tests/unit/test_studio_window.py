@@ -159,14 +159,6 @@ def test_intervals_are_read_alike_with_and_without_numpy(found: list[tuple[float
     slow.add(samples)
     assert list(map(repr, fast.extremes)) == list(map(repr, map(float, slow.extremes)))
     assert fast.hidden == slow.hidden
-    among = Raw([], [], [])
-    add_intervals(among, block, among=True)
-    told = sorted(
-        [*zip(slow.extremes[0::2], slow.extremes[1::2], strict=True), *PAIR.iter_unpack(block.pairs)], key=repr
-    )
-    found_ = sorted(PAIR.iter_unpack(among.pairs[0]), key=repr)
-    assert list(map(repr, found_)) == [repr((float(x), float(value))) for x, value in told]
-    assert (among.extremes, among.hidden) == ([], slow.hidden)
 
 
 ODD = st.lists(st.floats(0, 1) | st.sampled_from([inf, -inf, float("nan")]), min_size=1, max_size=40)

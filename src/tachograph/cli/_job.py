@@ -1,4 +1,4 @@
-"""The job of ``tachograph run``: a child process with our standard streams, to which our signals are passed on."""
+"""The job of ``tachograph run``: a child process with our standard streams, which also gets the signals sent to us."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
-from tachograph.cli._signal_witness import SENT, WINDOW, SignalWitness
+from tachograph.cli._group_signals import SENT_BY_PROCESS, WINDOW, GroupSignals
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
-_PASSED_ON = (
+_FORWARDED = (
     signal.SIGINT,
     signal.SIGTERM,
     signal.SIGHUP,
@@ -23,70 +23,65 @@ _PASSED_ON = (
     signal.SIGTSTP,
     signal.SIGCONT,
 )
-_LOOK = 0.5  # seconds between looks at the hub
-_LIKE_A_NEW_PROCESS = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores
-_AS_WELL_TWICE = {signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT}
+_HARMLESS_TWICE = {signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT}  # forwarded at once
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # a new process does not ignore them
+_CHECK_EVERY = 0.5  # seconds between two checks on the hub
 
 
 def run_job(
     command: Sequence[str],
     environ: Mapping[str, str],
-    look: Callable[[], object] = lambda: None,
-    say: Callable[[str], object] = lambda _: None,
+    check_hub: Callable[[], object] = lambda: None,
+    warn: Callable[[str], object] = lambda _: None,
 ) -> int:
     """Run a command to its end and return its exit code; negative for the number of the signal that ended it.
 
-    Only in the main thread, with no other thread running: signals are taken synchronously, so that their sender
-    is known. A signal of the terminal has reached the job already, and so has one to its process or control group:
-    see :mod:`tachograph.cli._signal_witness`. A signal to this process alone is passed on, after a moment.
+    Call it only in the main thread, with no other thread running: it receives signals synchronously, to know their
+    senders. A signal of the terminal has reached the job already, and so has one to its process group or control group
+    (see :mod:`tachograph.cli._group_signals`). A signal to this process alone is forwarded after a moment.
 
     Args:
         command: a program, looked for on PATH, and its arguments.
         environ: its environment.
-        look: called now and then, while the job runs; where it fails it is called again later.
-        say: told in a line, once, that it failed.
+        check_hub: called now and then while the job runs, also after it failed.
+        warn: called with a line the first time that it fails.
 
     Returns:
-        127 where there is no such program, 126 where it cannot be run.
+        127 if there is no such program, 126 if it cannot be run.
     """
-    taken = {number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, taken | {signal.SIGCHLD})
-    inherited = signal.getsignal(signal.SIGCHLD)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, the exit code of a child is lost
-    witness = SignalWitness(taken - _AS_WELL_TWICE, taken)
+    received = {number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN}
+    mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, received | {signal.SIGCHLD})
+    handler_before = signal.getsignal(signal.SIGCHLD)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, the exit code of a child is lost
+    group_signals = GroupSignals(received - _HARMLESS_TWICE, received)
     try:
         try:
-            if inherited is signal.SIG_IGN:
-                pid = _fork(command, environ, before)
+            if handler_before is signal.SIG_IGN:
+                pid = os.fork() or _become_job(command, environ, mask_before)
             else:
                 pid = os.posix_spawnp(
-                    command[0], list(command), dict(environ), setsigmask=before, setsigdef=_LIKE_A_NEW_PROCESS
+                    command[0], list(command), dict(environ), setsigmask=mask_before, setsigdef=_IGNORED_BY_PYTHON
                 )
         except FileNotFoundError:
             return NOT_FOUND
         except OSError:
             return NOT_EXECUTABLE
-        return _Job(pid, taken, witness, look, say).until_end()
+        return _Job(pid, received, group_signals, check_hub, warn).wait()
     finally:
-        witness.close()
-        while signal.sigtimedwait(taken | {signal.SIGCHLD}, 0) is not None:  # those that came too late are not for us
-            pass
-        if inherited is not None:  # None: a handler that was not set from Python
-            signal.signal(signal.SIGCHLD, inherited)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        group_signals.close()
+        while signal.sigtimedwait(received | {signal.SIGCHLD}, 0) is not None:
+            pass  # a signal that came after the job's end is not for us
+        if handler_before is not None:  # None: a handler that was not set from Python
+            signal.signal(signal.SIGCHLD, handler_before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask_before)
 
 
-def _fork(command: Sequence[str], environ: Mapping[str, str], mask: Iterable[int]) -> int:
-    """Start a job that ignores SIGCHLD, as it would without us: that cannot be asked of ``posix_spawn``."""
-    pid = os.fork()
-    return pid or _become(command, environ, mask)
-
-
-def _become(command: Sequence[str], environ: Mapping[str, str], mask: Iterable[int]) -> NoReturn:
+def _become_job(command: Sequence[str], environ: Mapping[str, str], mask: Iterable[int]) -> NoReturn:
+    """Execute a job that ignores SIGCHLD, as it would without us; ``posix_spawn`` cannot start one."""
     code = NOT_EXECUTABLE
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        for number in _LIKE_A_NEW_PROCESS:
+        for number in _IGNORED_BY_PYTHON:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execvpe(command[0], list(command), dict(environ))  # noqa: S606 - no shell, on purpose
@@ -97,66 +92,67 @@ def _become(command: Sequence[str], environ: Mapping[str, str], mask: Iterable[i
 
 
 class _Job:
-    """A job that runs: signals are passed on to it, and the hub beside it is looked after."""
+    """A running job."""
 
     def __init__(
         self,
         pid: int,
-        taken: set[signal.Signals],
-        witness: SignalWitness,
-        look: Callable[[], object],
-        say: Callable[[str], object],
+        received: set[signal.Signals],
+        group_signals: GroupSignals,
+        check_hub: Callable[[], object],
+        warn: Callable[[str], object],
     ) -> None:
         self._pid = pid
-        self._taken = taken | {signal.SIGCHLD}
-        self._witness = witness
-        self._look = look
-        self._say = say
-        self._said = False
-        self._held: dict[tuple[int, int], float] = {}  # signals and their senders, and when the first of them came
+        self._received = received | {signal.SIGCHLD}
+        self._group_signals = group_signals
+        self._check_hub = check_hub
+        self._warn = warn
+        self._has_warned = False
+        self._pending: dict[tuple[int, int], float] = {}  # when the first of them came, by signal and sender
 
-    def until_end(self) -> int:
-        """Wait for its end, and return its exit code; negative for the number of the signal that ended it."""
+    def wait(self) -> int:
+        """Wait for the job's end, and return its exit code; negative for the number of the signal that ended it."""
         while True:
             ended, status = os.waitpid(self._pid, os.WNOHANG)
             if ended:
                 return os.waitstatus_to_exitcode(status)
-            found = signal.sigtimedwait(self._taken, self._patience())
-            if found is None or found.si_signo == signal.SIGCHLD:
-                self._look_after()
-            elif found.si_code <= SENT and found.si_signo not in _AS_WELL_TWICE:
-                self._held.setdefault((found.si_signo, found.si_pid), time.monotonic())
+            timeout = _CHECK_EVERY
+            if self._pending:
+                timeout = min(timeout, max(0.0, min(self._pending.values()) + WINDOW - time.monotonic()))
+            received = signal.sigtimedwait(self._received, timeout)
+            if received is None or received.si_signo == signal.SIGCHLD:
+                self._check_on_hub()
             else:
-                self._control(found.si_signo, sent=found.si_code <= SENT)
-            self._pass_on_held()
+                self._receive(received)
+            self._forward_pending()
 
-    def _patience(self) -> float:
-        first = min(self._held.values(), default=None)
-        return _LOOK if first is None else min(_LOOK, max(0.0, first + WINDOW - time.monotonic()))
-
-    def _look_after(self) -> None:
+    def _check_on_hub(self) -> None:
         try:
-            self._look()
+            self._check_hub()
         except Exception as error:  # noqa: BLE001 - the border to the job: it goes on, whatever is wrong with the hub
-            if not self._said:
-                self._said = True
-                self._say(f"cannot check on the hub, trying again while the job continues: {error}")
+            if not self._has_warned:
+                self._has_warned = True
+                self._warn(f"cannot check on the hub, trying again while the job continues: {error}")
 
-    def _control(self, number: int, *, sent: bool) -> None:
-        if sent:
-            self._pass_on(number)
+    def _receive(self, received: signal.struct_siginfo) -> None:
+        number = received.si_signo
+        if received.si_code <= SENT_BY_PROCESS:  # the terminal's signals reach the job without us
+            if number in _HARMLESS_TWICE:
+                self._forward(number)
+            else:
+                self._pending.setdefault((number, received.si_pid), time.monotonic())
         if number == signal.SIGTSTP:
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    def _pass_on_held(self) -> None:
-        """Pass on signals that have waited long enough, unless the job has got them with all others of its group."""
-        for (number, sender), came in list(self._held.items()):
+    def _forward_pending(self) -> None:
+        """Forward the signals that have waited long enough, unless the job got them with its group."""
+        for (number, sender), came in list(self._pending.items()):
             if time.monotonic() >= came + WINDOW:
-                del self._held[number, sender]
-                if not (self._witness.saw(number, sender, came - WINDOW) and self._is_in_our_group()):
-                    self._pass_on(number)
+                del self._pending[number, sender]
+                if not (self._group_signals.contain(number, sender, came - WINDOW) and self._is_in_our_group()):
+                    self._forward(number)
 
-    def _pass_on(self, number: int) -> None:
+    def _forward(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # under sudo it is another user's
             os.kill(self._pid, number)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import functools
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -24,12 +25,10 @@ class Command(NamedTuple):
     Attributes:
         module: has ``command(arguments) -> exit code`` and ``build_parser()``, or ``SUBCOMMANDS`` for a group.
         summary: its line in the help, in the imperative.
-        is_hidden: leave it out of the help.
     """
 
     module: str
     summary: str
-    is_hidden: bool = False
 
 
 class Parser(argparse.ArgumentParser):
@@ -78,10 +77,9 @@ def dispatch(
     if name.startswith("-"):
         group.parse_args(arguments[:1])
         return WRONG_USAGE
-    visible = [each for each, command in commands.items() if not command.is_hidden]
     moved = (elsewhere or {}).get(name.lower())
-    nearest = [moved] if moved else difflib.get_close_matches(name.lower(), visible, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"the commands are {', '.join(visible)}"
+    nearest = [moved] if moved else difflib.get_close_matches(name.lower(), commands, n=1)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"the commands are {', '.join(commands)}"
     sys.stderr.write(f"{program}: unknown command {name!r:.100}: {hint}\n")
     return WRONG_USAGE
 
@@ -91,9 +89,7 @@ def group_parser(
 ) -> argparse.ArgumentParser:
     """Return a parser whose help lists commands with one line each."""
     width = max(map(len, commands)) + 2
-    lines = "\n".join(
-        f"  {name:{width}}{command.summary}" for name, command in commands.items() if not command.is_hidden
-    )
+    lines = "\n".join(f"  {name:{width}}{command.summary}" for name, command in commands.items())
     examples = f"\n\n{examples}" if examples else ""
     return argparse.ArgumentParser(
         prog=program,
@@ -106,10 +102,33 @@ def group_parser(
 
 
 def fail(command: str, why: str, code: int) -> int:
-    """Print the reason of a failure to stderr, and return the exit code ``code``."""
+    """Print the reason of a failure to stderr in one line, and return the exit code ``code``."""
+    from tachograph.runs.export import printable  # it loads the store's modules, which a job does not wait for
+
     if sys.stderr is not None:  # if it is closed, only the exit code is left
-        sys.stderr.write(f"tachograph {command}: {why}\n")
+        sys.stderr.write(f"tachograph {command}: {printable(why)}\n")
     return code
+
+
+def print_errors(name: str) -> Callable[[Callable[[Sequence[str]], int]], Callable[[Sequence[str]], int]]:
+    """Return a decorator that prints the errors of a command in one line: wrong arguments, the store, a missing extra.
+
+    Their exit code is 2.
+    """
+
+    def decorate(command: Callable[[Sequence[str]], int]) -> Callable[[Sequence[str]], int]:
+        @functools.wraps(command)
+        def checked(arguments: Sequence[str]) -> int:
+            try:
+                return command(arguments)
+            except BrokenPipeError:
+                return stop_output()
+            except (LookupError, ValueError, OSError, ImportError) as error:
+                return fail(name, reason(error), WRONG_USAGE)
+
+        return checked
+
+    return decorate
 
 
 def reason(error: Exception) -> str:
@@ -137,6 +156,20 @@ def add_run(to: argparse.ArgumentParser, *, default: str = "") -> None:
         to.add_argument("run", metavar="RUN", nargs="?", help=text)
     else:
         to.add_argument("run", metavar="RUN", help=text)
+
+
+def add_host_and_port(to: argparse.ArgumentParser, usual_port: int) -> None:
+    """Add ``--host`` and ``--port`` of a server."""
+    host = "The address to listen on; any other than loopback needs a token (default: %(default)s)"
+    to.add_argument("--host", default="127.0.0.1", help=host)
+    ports = f"The port to listen on; 0 for any free one (default: {usual_port}, or the next free one)"
+    to.add_argument("--port", type=port, metavar="N", help=ports)
+
+
+def add_token_file(to: argparse.ArgumentParser) -> None:
+    """Add ``--token-file`` of a server."""
+    text = "Require the bearer token in this file on every request (default: TACHOGRAPH_HUB_TOKEN)"
+    to.add_argument("--token-file", type=Path, metavar="FILE", help=text)
 
 
 def add_url(to: argparse.ArgumentParser, text: str) -> None:

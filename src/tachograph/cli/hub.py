@@ -8,21 +8,29 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tachograph.cli.command_line import WRONG_USAGE, Parser, add_store, duration, number, parser, port, reason
+from tachograph.cli._serving import serve
+from tachograph.cli.command_line import (
+    WRONG_USAGE,
+    Parser,
+    add_host_and_port,
+    add_store,
+    add_token_file,
+    duration,
+    number,
+    parser,
+    port,
+    reason,
+)
 from tachograph.exporters.standard_streams import never_fail
 from tachograph.hub.announcement import Announcement
 from tachograph.identity.environment import clean, setting, store, text
 from tachograph.identity.launch import GIT_TIMEOUT, handed_launch
 from tachograph.runs.open_stores import raise_limit
 from tachograph.runs.store import StoreError
-
-if TYPE_CHECKING:
-    from tachograph.hub.lifetime import Lifetime
 
 DEFAULT_RUN = "default"
 _TURN = 0.001  # seconds: an answer takes the interpreter four times from the threads that keep, save and render
@@ -102,7 +110,7 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
                 if not heard and options.parent is not None:  # it was interrupted, and will never ask it to end
                     lifetime.end()
 
-            await _live(lifetime, announce)
+            await serve(lifetime.live, announce)
             # The parent ends the hub when all processes have ended: one that has not said so by now never will.
             summary = {**hub.summary(at_the_end=options.parent is not None), **hub.kept()}
         finally:
@@ -115,37 +123,17 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
     announcement.ended(summary)
 
 
-async def _live(lifetime: Lifetime, announce: Callable[[], object]) -> None:
-    """Serve to the end; announce it once connections are taken."""
-    started = asyncio.Event()
-    living = asyncio.create_task(lifetime.live(started))
-    starting = asyncio.create_task(started.wait())
-    await asyncio.wait({living, starting}, return_when=asyncio.FIRST_COMPLETED)
-    starting.cancel()
-    if started.is_set():
-        announce()
-    await living
-
-
 def build_parser() -> Parser:
     """Return the parser of the command."""
     built = parser(
         "hub", "Run a hub by itself: receive OTLP over HTTP, store it, and serve /metrics for all processes."
     )
     add = built.add_argument
-    host = "The address to listen on; any other than loopback needs a token (default: %(default)s)"
-    add("--host", default="127.0.0.1", help=host)
-    add(
-        "--port",
-        type=port,
-        metavar="N",
-        help="The port to listen on; 0 for any free one (default: 4318, or the next free one)",
-    )
+    add_host_and_port(built, 4318)
     add_store(built, "The folder to store runs in")
     run = f"The run of telemetry that does not name one (default: TACHOGRAPH_RUN, or {DEFAULT_RUN!r})"
     add("--run-id", metavar="ID", help=run)
-    require = "Require the bearer token in this file on every request (default: TACHOGRAPH_HUB_TOKEN)"
-    add("--token-file", type=Path, metavar="FILE", help=require)
+    add_token_file(built)
     add("--forward", metavar="URL", help="Also send everything on to this OTLP/HTTP endpoint")
     linger = "How long to keep serving after the end (default: 0s, or 30s if Prometheus scrapes the hub)"
     add("--linger", type=duration, metavar="DURATION", help=linger)

@@ -6,11 +6,9 @@ import argparse
 import contextlib
 import errno
 import os
-import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -18,41 +16,42 @@ from urllib.parse import urlsplit, urlunsplit
 
 from tachograph.cli._endpoint_ports import local_ports
 from tachograph.cli._job import NOT_EXECUTABLE, NOT_FOUND, run_job
+from tachograph.cli._run_summary import describe_status, summary_lines
 from tachograph.cli.command_line import WRONG_USAGE, Parser, add_store, duration, fail, port, positive_duration
 from tachograph.exporters.otlp.settings import ENDPOINT, SIGNALS, endpoint_variables, read_otlp_settings
 from tachograph.exporters.standard_streams import never_fail
 from tachograph.identity.environment import Setting, setting, store, temporary_store, text
 from tachograph.identity.launch import RECORD_PROGRAM, Launch, launch_of, notes_of, tags_of
-from tachograph.identity.program import StartMarks, Undelivered, note_status, signal_name
+from tachograph.identity.program import StartMarks, note_status
 from tachograph.identity.run_id import run_id_of_command
 from tachograph.instrumentation.child_environment import child_environment
 from tachograph.pipeline.hub_process import HubProcess
 
 INTERVAL = 1.0
 _SYSTEM_METRICS = "TACHOGRAPH_SYSTEM_METRICS"
-_OF_THE_HUB = ("port", "store", "linger", "forward", "tag", "notes")
+_HUB_OPTIONS = ("port", "store", "linger", "forward", "tag", "notes")
 _INTERRUPTED = 130
-_FEW = 4  # reasons of losses that are explained
-_LEAST_GOODPUT = 180  # seconds of a run from which on its goodput says anything: before, most of it is start-up
+_START_ERRORS = {NOT_FOUND: "command not found", NOT_EXECUTABLE: "cannot be executed"}  # by exit code
 
 
 def read_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options, and in ``command`` the job: all that follows ``--``, or begins with the first word.
+    """Return the options; their ``command`` is the job: everything behind ``--``, or from the first word on.
 
     Raises:
-        SystemExit: wrong usage (2), said on stderr; or ``--help`` (0).
+        SystemExit: wrong usage (2), explained on stderr; or ``--help`` (0).
     """
     parser = build_parser()
-    own, command = _split(parser, arguments)
+    own, command = _split_command_line(parser, arguments)
     options = parser.parse_args(own)
     options.command = command
     if not command:
         parser.error("no command given; for example: tachograph run -- python train.py")
-    _check(parser, options)
+    _check_options(parser, options)
     return options
 
 
-def _split(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def _split_command_line(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return our own options, and the job's command line."""
     flags = {word for action in parser._actions if action.nargs == 0 for word in action.option_strings}  # noqa: SLF001
     place = 0
     while place < len(arguments):
@@ -66,9 +65,9 @@ def _split(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[l
     return list(arguments[:place]), list(arguments[place:])
 
 
-def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def _check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if options.no_hub:
-        for name in _OF_THE_HUB:
+        for name in _HUB_OPTIONS:
             if getattr(options, name) is not None:
                 parser.error(f"--{name} has no effect with --no-hub")
     if options.endpoint is not None:
@@ -118,7 +117,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 class _Parser(Parser):
     def error(self, message: str) -> NoReturn:
-        """Say in one line that the usage is wrong, and exit."""
+        """Print in one line what is wrong with the command line, and exit with 2."""
         self.exit(2, f"tachograph run: {self.with_hint(message)}\n")
 
 
@@ -132,33 +131,32 @@ def _pattern(value: str) -> str:
 
 
 def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
-    """Run a job and return its exit code: 128 + n after signal n, 126 or 127 where it could not be started.
+    """Run a job and return its exit code: 128 + n after signal n, 126 or 127 if it could not be started.
 
-    Telemetry that cannot be had is said on stderr, and the job runs without it; so it does where stderr takes nothing.
-    But where this installation is incomplete, so that no hub can be, no job is begun: the code is 2.
-    The standard streams are the job's own: one that is closed is closed for the job, too. A signal that is sent to this
-    process reaches the job once, whether it was sent to this process alone, to the process group or by the terminal.
+    If the hub cannot be started, a line on stderr says so, and the job runs without it. But if our installation is
+    incomplete, the job is not started, and the code is 2. The job has our standard streams, also closed ones. A signal
+    reaches the job once, whether it was sent to this process alone, to the process group or by the terminal.
 
     Args:
         arguments: the command line behind ``tachograph run``.
         environ: the environment of the job without us.
 
     Raises:
-        SystemExit: wrong usage (2), said on stderr; or ``--help`` (0).
+        SystemExit: wrong usage (2), explained on stderr; or ``--help`` (0).
     """
     never_fail()
     options = read_options(arguments)
     run = run_id_of_command(environ, options.command, explicit=options.run_id)
-    given = setting(environ, "", None, RECORD_PROGRAM)
+    record_program = setting(environ, "", None, RECORD_PROGRAM)
     try:
-        records_program = given.boolean() if given else True
+        records_program = record_program.boolean() if record_program else True
     except ValueError as error:
         return fail("run", str(error), WRONG_USAGE)
     if not options.no_hub:
         environ = _with_store(options, environ)
     options.launch = launch_of(options.command, records_program=records_program, tags=options.tag, notes=options.notes)
-    with contextlib.nullcontext() if options.no_hub else _start_marks() as started:
-        status = _run(options, environ, run, started)
+    with contextlib.nullcontext() if options.no_hub else _make_marks_folder() as marks:
+        status = _record_job(options, environ, run, marks)
     return status if status >= 0 else 128 - status
 
 
@@ -179,8 +177,8 @@ def _with_store(options: argparse.Namespace, environ: Mapping[str, str]) -> Mapp
 
 
 @contextlib.contextmanager
-def _start_marks() -> Iterator[Path | None]:
-    """Yield a folder for the marks of processes that start; None where there can be none, and no process is missed."""
+def _make_marks_folder() -> Iterator[Path | None]:
+    """Yield a folder in which processes mark their start; None if there is none: then no process counts as missing."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="tachograph-", ignore_cleanup_errors=True)
     except OSError:
@@ -206,7 +204,7 @@ class _Endpoints(NamedTuple):
     @property
     def shown(self) -> str:
         """The first one, as it is printed; empty for none."""
-        return _shown(self.named[0]) if self.named else ""
+        return _without_secrets(self.named[0]) if self.named else ""
 
 
 def _find_endpoints(options: argparse.Namespace, environ: Mapping[str, str]) -> _Endpoints:
@@ -216,32 +214,34 @@ def _find_endpoints(options: argparse.Namespace, environ: Mapping[str, str]) -> 
     return _Endpoints(general, named, () if options.no_hub else local_ports(named))
 
 
-def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, started: Path | None) -> int:
+def _record_job(options: argparse.Namespace, environ: Mapping[str, str], run: str, marks: Path | None) -> int:
+    """Run the job next to a hub, and print what was recorded; return the exit code, negative for a signal."""
     endpoints = _find_endpoints(options, environ)
     try:
-        hub = None if options.no_hub else _start_hub(options, environ, run, started, endpoints)
+        hub = None if options.no_hub else _start_hub(options, environ, run, marks, endpoints)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except ImportError as error:
         return fail("run", f"cannot start the hub, so the job was not started: {error}", WRONG_USAGE)
-    say = _nothing if options.quiet else _say
+    say = _ignore if options.quiet else _say
     remarks = [] if hub is None else _announce(hub, run, options, endpoints, say)
     if hub is None and endpoints.named:
         say(f"sending telemetry to {endpoints.shown}")
         say(f"run {run}")
-    surrounding = _job_environment(options, environ, run, hub, endpoints, started=started)
-    begin_line = _nothing if options.quiet else _begin_line
-    status = run_job(options.command, surrounding, partial(_look, hub, say, begin_line), _say)
+    job_environ = _job_environment(options, environ, run, hub, endpoints, marks=marks)
+    begin_line = _ignore if options.quiet else _begin_line
+    status = run_job(options.command, job_environ, partial(_check_hub, hub, say, begin_line), _say)
     begin_line()
-    _explain(options.command[0], status)
+    if status in _START_ERRORS:
+        _say(f"{options.command[0]}: {_START_ERRORS[status]}")
     if hub is not None:
-        note_status(started, status)
-        said = _end(hub, options.linger)
-        undelivered = [] if started is None else StartMarks(started).undelivered()
-        for line in _recorded(said, undelivered, status, options, remarks):
+        note_status(marks, status)
+        summary = _end_hub(hub, options.linger)
+        undelivered = [] if marks is None else StartMarks(marks).undelivered()
+        for line in summary_lines(summary, undelivered, status, options.store, remarks):
             say(line)
     elif endpoints.named:
-        say(f"{_ended(status)}: telemetry was sent to {endpoints.shown}")
+        say(f"{describe_status(status)}: telemetry was sent to {endpoints.shown}")
     return status
 
 
@@ -252,9 +252,9 @@ def _job_environment(
     hub: HubProcess | None,
     endpoints: _Endpoints,
     *,
-    started: Path | None,
+    marks: Path | None,
 ) -> dict[str, str]:
-    """Return the job's environment; that without us if a hub was to be its only destination, and there is none."""
+    """Return the job's environment; it is unchanged if the hub was the only destination and could not be started."""
     if hub is None and not endpoints.named and not options.no_hub:
         return dict(environ)
     return child_environment(
@@ -262,18 +262,18 @@ def _job_environment(
         hub="" if hub is None else hub.url,
         endpoint=endpoints.general,
         run_id=run,
-        interval=_interval(options, environ, own=not endpoints.named),
+        interval=_export_interval(options, environ, only_hub=not endpoints.named),
         prof=options.prof,
         instrument=options.instrument,
         wait_counters=options.wait_counters,
-        started=None if hub is None else started,
+        started=None if hub is None else marks,
     )
 
 
 def _announce(
     hub: HubProcess, run: str, options: argparse.Namespace, endpoints: _Endpoints, say: Callable[[str], object]
 ) -> list[str]:
-    """Print the addresses of the run; return the remarks that the last line repeats: why the port is another one."""
+    """Print the addresses of the run; return the remarks that the summary repeats, such as why the port is another."""
     port = urlsplit(hub.url).port
     remarks = []
     if options.port and port != options.port:
@@ -288,17 +288,20 @@ def _announce(
     return remarks
 
 
-def _look(hub: HubProcess | None, say: Callable[[str], object], begin_line: Callable[[str], object]) -> None:
-    """Look after the hub, and repeat its lines about hangs."""
-    if hub is not None:
-        hub.look_after()
-        while hub.hangs:
-            begin_line("\n")
-            say(_legible(hub.hangs.popleft()))
+def _check_hub(hub: HubProcess | None, say: Callable[[str], object], begin_line: Callable[[str], object]) -> None:
+    """Start the hub again if it ended, and print its lines about hangs."""
+    if hub is None:
+        return
+    hub.look_after()
+    while hub.hangs:
+        from tachograph.runs.export import printable  # only now: it would delay the job
+
+        begin_line("\n")
+        say(printable(hub.hangs.popleft()))
 
 
 def _start_hub(
-    options: argparse.Namespace, environ: Mapping[str, str], run: str, started: Path | None, endpoints: _Endpoints
+    options: argparse.Namespace, environ: Mapping[str, str], run: str, marks: Path | None, endpoints: _Endpoints
 ) -> HubProcess | None:
     """Start the hub; return None, after a line on stderr, if it cannot be started.
 
@@ -307,8 +310,8 @@ def _start_hub(
     """
     folder = options.store or store(environ)
     arguments = ["--run-id", run, "--store", str(folder), "--quiet"]
-    if started is not None:
-        arguments += ["--started", str(started)]
+    if marks is not None:
+        arguments += ["--started", str(marks)]
     for name, value in (
         ("first-port" if options.port else "port", options.port),  # 0 is any free port
         ("linger", options.linger),
@@ -318,13 +321,13 @@ def _start_hub(
             arguments += [f"--{name}", str(value)]
     for number in endpoints.local_ports:
         arguments += ["--avoid-port", str(number)]
-    of_hub = {}
+    hub_settings = {}
     if endpoints.general and text(environ, _SYSTEM_METRICS):
         # If it is on, a rank reports the node's hardware to the endpoint and to the hub: see speaks_for_node().
-        of_hub[_SYSTEM_METRICS] = "false"
+        hub_settings[_SYSTEM_METRICS] = "false"
     try:
         launch: Launch = options.launch
-        return HubProcess(arguments, {**environ, **of_hub, **launch.handed()})
+        return HubProcess(arguments, {**environ, **hub_settings, **launch.handed()})
     except (ImportError, RuntimeError, OSError) as error:
         if not endpoints.named and isinstance(error, ImportError):
             raise
@@ -333,136 +336,28 @@ def _start_hub(
         return None
 
 
-def _end(hub: HubProcess, linger: float | None) -> dict[str, Any]:
-    """End the hub, and return its summary; empty where it gives none, or an interrupt comes meanwhile."""
+def _end_hub(hub: HubProcess, linger: float | None) -> dict[str, Any]:
+    """End the hub, and return its summary; empty if there is none, or if an interrupt comes first."""
     try:
         return hub.end(linger)
     except KeyboardInterrupt:
         return {}
 
 
-def _interval(options: argparse.Namespace, environ: Mapping[str, str], *, own: bool) -> float:
-    """Return the seconds between two exports; OTEL_METRIC_EXPORT_INTERVAL is for an endpoint of the user's own."""
+def _export_interval(options: argparse.Namespace, environ: Mapping[str, str], *, only_hub: bool) -> float:
+    """Return the seconds between two exports; OTEL_METRIC_EXPORT_INTERVAL applies if the user named an endpoint."""
     if options.interval is not None:
         return float(options.interval)
-    given = None if own else setting(environ, "", None, "OTEL_METRIC_EXPORT_INTERVAL")
+    interval = None if only_hub else setting(environ, "", None, "OTEL_METRIC_EXPORT_INTERVAL")
     try:
-        return given.seconds() if given else INTERVAL
+        return interval.seconds() if interval else INTERVAL
     except ValueError as error:
         _say(f"{error}; using {INTERVAL:g} s")
         return INTERVAL
 
 
-def _ended(status: int) -> str:
-    """Return how the job has ended: ``finished``, ``failed (exit code 3)``, ``killed (SIGKILL)``."""
-    if status < 0:
-        return f"killed ({signal_name(-status)})"
-    return f"failed (exit code {status})" if status else "finished"
-
-
-def _recorded(
-    said: Mapping[str, Any],
-    undelivered: Sequence[Undelivered],
-    status: int,
-    options: argparse.Namespace,
-    remarks: Sequence[str],
-) -> Iterator[str]:
-    """Yield the lines at the end: the process that failed first, the reasons of losses, and a line of all in all.
-
-    Args:
-        said: the hub's summary; empty where it gave none.
-        undelivered: what processes could not deliver by their end.
-        status: how the job has ended.
-        options: of the command line.
-        remarks: further clauses of the last line.
-    """
-    again = ["tachograph", "studio"]
-    if options.store is not None:
-        again += ["--store", str(options.store)]
-    shown = f"see it again with '{shlex.join(again)}'"
-    left_over = [_left_over(undelivered)] if undelivered else []
-    if not said:
-        yield "; ".join([f"{_ended(status)}: the hub did not report what it recorded", *left_over, *remarks, shown])
-        return
-    missing = [_lost(process) for process in said.get("lost", [])]
-    unheard = said.get("unheard") or {}
-    if unheard.get("processes"):
-        missing.append(_unheard(unheard["processes"], unheard["first"]))
-    from tachograph.runs.ending import Failure  # what these load would delay the job
-    from tachograph.runs.losses import Loss, in_words, named
-
-    losses = [Loss(each["reason"], each["destination"], each["points"]) for each in said.get("losses", ())]
-    if told := (said.get("ended") or {}).get("failure"):
-        failure = Failure(**{name: told[name] for name in Failure._fields})
-        yield _legible(f"{failure.process or 'the program'} failed{' first' * bool(failure.process)}: {failure}")
-    for loss in losses[:_FEW]:
-        lost = f"lost {loss.points:,} point{'s' * (loss.points != 1)}, {named(loss.reason, loss.destination)}"
-        yield f"{lost}: {loss.why.replace('`', '')}" if loss.why else lost
-    lost = f", lost: {in_words(losses)}" if losses else "" if left_over else ", none lost"
-    points, events = said["points"], said.get("events", 0)
-    diagnosis = said.get("diagnosis") or {}
-    counted = f"{points:,} point{'s' * (points != 1)}"
-    if not points and diagnosis.get("goodput"):  # a program that logs nothing
-        counted = "the phases of its steps"
-    numbers = f"recorded {counted} and {events:,} event{'s' * (events != 1)}{lost}"
-    known = ", as far as known" if missing and lost else ""  # losses count once they have been reported
-    renewed = [f"{each['file']} was {each['why']} during the run" for each in said.get("renewed", [])]
-    yield "; ".join([f"{_ended(status)}: {numbers}{known}", *missing, *left_over, *renewed, *remarks, shown])
-    yield from _diagnosed(diagnosis)
-
-
-def _diagnosed(diagnosis: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line about the goodput of a run that took a few minutes, and one line for each verdict."""
-    goodput = dict(diagnosis.get("goodput") or {})
-    line = goodput.pop("line", "")
-    if sum(goodput.values()) >= _LEAST_GOODPUT:
-        yield line
-    for verdict in diagnosis.get("verdicts", ())[:_FEW]:
-        yield verdict["line"]
-
-
-def _legible(line: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in line)
-
-
-def _lost(process: Mapping[str, Any]) -> str:
-    rank, role = process.get("rank"), process.get("role")
-    who = f"rank {rank}" if rank not in (None, "") else f"the {role or 'process'}"
-    at = datetime.fromisoformat(process["last_export"]).astimezone().isoformat(sep=" ", timespec="seconds")
-    return f"{who} was lost (last export at {at})"
-
-
-def _unheard(processes: int, first: Sequence[Mapping[str, Any]]) -> str:
-    named = [_process(each["rank"], each["program"], each["pid"]) for each in first]
-    more = f" and {processes - len(first)} more" if processes > len(first) else ""
-    return f"{', '.join(named)}{more} started but never reported"
-
-
-def _left_over(undelivered: Sequence[Undelivered]) -> str:
-    """Return which processes ended before everything was delivered to the hub, and how much was not."""
-    named = [_process(each.rank, each.program, each.pid) for each in undelivered[:_FEW]]
-    more = f" and {len(undelivered) - _FEW} more" if len(undelivered) > _FEW else ""
-    given_up = sum(each.given_up for each in undelivered)
-    unanswered = sum(each.unanswered for each in undelivered)
-    amounts = [f"{given_up:,} undelivered items"] if given_up else []
-    amounts += [f"{unanswered:,} items that the hub did not acknowledge"] if unanswered else []
-    return f"{', '.join(named)}{more} ended with {' and '.join(amounts)}"
-
-
-def _process(rank: int | None, program: str, pid: int) -> str:
-    who = program or "a process" if rank is None else f"rank {rank}"
-    return f"{who} (pid {pid})"
-
-
-def _explain(program: str, code: int) -> None:
-    if code not in (NOT_FOUND, NOT_EXECUTABLE):
-        return
-    why = "command not found" if code == NOT_FOUND else "cannot be executed"
-    _say(f"{program}: {why}")
-
-
-def _shown(url: str) -> str:
-    """Return an endpoint's address without its secrets: user, password and query."""
+def _without_secrets(url: str) -> str:
+    """Return an endpoint's address without user, password and query."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
 
@@ -475,8 +370,8 @@ def _say(line: str) -> None:
 def _begin_line(elsewhere: str = "") -> None:
     """Begin a line of stderr below a progress bar of the job, which leaves the cursor behind itself.
 
-    Nobody tells where a terminal's cursor is: blanks for all but one of its columns wrap if it is inside a line, and
-    are overwritten if it is not.
+    There is no way to ask where a terminal's cursor is. Blanks for all but one of its columns wrap if the cursor is
+    inside a line, and are overwritten if it is not.
 
     Args:
         elsewhere: written if stderr is no terminal.
@@ -488,5 +383,5 @@ def _begin_line(elsewhere: str = "") -> None:
     sys.stderr.write(f"{' ' * (columns - 1)}\r" if columns > 1 else elsewhere)
 
 
-def _nothing(*_: object) -> None:
-    """Say nothing."""
+def _ignore(*_: object) -> None:
+    """Print nothing."""

@@ -12,7 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from secrets import token_urlsafe
 
-from tachograph.cli.command_line import WRONG_USAGE, Parser, add_store, fail, parser, port, reason
+from tachograph.cli._serving import serve
+from tachograph.cli.command_line import (
+    WRONG_USAGE,
+    Parser,
+    add_host_and_port,
+    add_store,
+    add_token_file,
+    fail,
+    parser,
+    reason,
+)
 from tachograph.exporters.standard_streams import never_fail
 from tachograph.identity.environment import store
 
@@ -43,14 +53,7 @@ async def _serve(options: argparse.Namespace) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, server.stop)
-        started = asyncio.Event()
-        serving = asyncio.create_task(server.serve(started))
-        starting = asyncio.create_task(started.wait())
-        await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
-        starting.cancel()
-        if started.is_set():
-            _print_address(server.url, folder, token, write_token)
-        await serving
+        await serve(server.serve, lambda: _print_address(server.url, folder, token, write_token))
 
 
 def _print_address(url: str, folder: Path, token: str | None, write_token: str | None) -> None:
@@ -69,26 +72,10 @@ def _print_address(url: str, folder: Path, token: str | None, write_token: str |
 def build_parser() -> Parser:
     """Return the parser of the command."""
     built = parser("studio", "Open the runs of a store in the browser, live and finished ones. Press Ctrl-C to stop.")
-    add = built.add_argument
     add_store(built)
-    add(
-        "--host",
-        default="127.0.0.1",
-        help="The address to listen on; any other than loopback needs a token (default: %(default)s)",
-    )
-    add(
-        "--port",
-        type=port,
-        metavar="N",
-        help="The port to listen on; 0 for any free one (default: 4400, or the next free one)",
-    )
-    add(
-        "--token-file",
-        type=Path,
-        metavar="FILE",
-        help="Require the bearer token in this file on every request (default: TACHOGRAPH_HUB_TOKEN)",
-    )
-    add(
+    add_host_and_port(built, 4400)
+    add_token_file(built)
+    built.add_argument(
         "--write",
         action="store_true",
         help="Let the page tag, rename and delete runs, with the printed link or the token",

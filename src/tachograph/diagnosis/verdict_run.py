@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -13,14 +13,17 @@ from tachograph.diagnosis.verdict import Verdict, scores, verdicts
 from tachograph.diagnosis.window import Totals, Window, numbers, windows_of
 from tachograph.runs.file import Look
 from tachograph.runs.members import mapping, rank_of
+from tachograph.runs.queries import (
+    EventRow,
+    has_restarted,
+    read_event_spans,
+    read_last_event_time,
+    read_stream_events,
+)
 from tachograph.runs.recorded import END, event_of
 
 EVENT = "tachograph.steps"
 _COUNT = "dl.step.count"
-_QUERY = (
-    "SELECT event.rowid, event.name, event.time, observed, scope, stream.name, seq, record"
-    " FROM event JOIN stream ON stream.id = event.stream WHERE"
-)
 _LOOKS = 48  # at the totals of a process, over its steps
 _RECENT = 90  # events of the newest ones: a minute and a half at first, a quarter of an hour later
 
@@ -85,15 +88,8 @@ def step_streams(look: Look, *, recent: bool) -> list[StepStream]:
         recent: the newest totals alone; else some over all the steps.
     """
     found = []
-    for stream, resource, first, last in list(
-        look.rows(
-            "SELECT stream.id, resource, (SELECT min(seq) FROM event WHERE stream = stream.id),"
-            " (SELECT max(seq) FROM event WHERE stream = stream.id) FROM stream JOIN process ON process.id = process"
-            " WHERE process IN (SELECT process FROM series WHERE name = ?) ORDER BY stream.id",
-            _COUNT,
-        )
-    ):
-        if first is None:
+    for stream, resource, first, last in read_event_spans(look.rows, _COUNT):
+        if first is None or last is None:
             continue
         totals = list(_recent(look, stream) if recent else _spread(look, stream, first, last))
         if totals:
@@ -101,37 +97,35 @@ def step_streams(look: Look, *, recent: bool) -> list[StepStream]:
     return found
 
 
-def _recent(look: Look, stream: int) -> Iterator[Totals]:
-    where = "event.stream = ? AND event.name = ? ORDER BY seq DESC LIMIT ?"
-    rows = list(_rows(look, where, stream, EVENT, _RECENT))
-    yield from reversed(rows)
+def _recent(look: Look, stream: int) -> list[Totals]:
+    rows = read_stream_events(look.rows, stream, EVENT, limit=_RECENT, newest_first=True)
+    return list(_totals(look, rows))[::-1]
 
 
 def _spread(look: Look, stream: int, first: int, last: int) -> Iterator[Totals]:
-    newest = next(_rows(look, "event.stream = ? AND event.name = ? ORDER BY seq DESC LIMIT 1", stream, EVENT), None)
+    newest = next(_totals(look, read_stream_events(look.rows, stream, EVENT, newest_first=True)), None)
     if newest is None:
         return
     seen = -1
     for turn in range(_LOOKS):
-        after = first + (last - first) * turn // _LOOKS
-        where = "event.stream = ? AND event.name = ? AND seq >= ? ORDER BY seq LIMIT 1"
-        found = next(_rows(look, where, stream, EVENT, after), None)
+        since = first + (last - first) * turn // _LOOKS
+        found = next(_totals(look, read_stream_events(look.rows, stream, EVENT, since=since)), None)
         if found is not None and found["steps"] > seen and found["steps"] < newest["steps"]:
             seen = found["steps"]
             yield found
     yield newest
 
 
-def _rows(look: Look, where: str, *values: Any) -> Iterator[Totals]:
-    rows = look.rows(f"{_QUERY} {where}", *values)
+def _totals(look: Look, rows: Iterable[EventRow]) -> Iterator[Totals]:
+    """Yield the totals of steps in events."""
     for row in rows:
         try:
-            found = event_of(row).attributes
+            totals = event_of(row).attributes
         except DecodeError as error:
-            look.file.note(f"event {row[0]}: {error}")
+            look.file.note(f"event {row.number}: {error}")
             continue
-        if isinstance(found.get("steps"), int) and len(numbers(found, "phases")) == len(PHASES):
-            yield found
+        if isinstance(totals.get("steps"), int) and len(numbers(totals, "phases")) == len(PHASES):
+            yield totals
 
 
 def windows(streams: Sequence[StepStream], *, recent: bool) -> list[Window]:
@@ -161,8 +155,7 @@ def _goodput(look: Look, streams: Sequence[StepStream], now: int) -> Goodput | N
     attempts.sort(key=lambda attempt: attempt.begin)
     starts = [int(stream.last.get("run_start", 0)) for stream in streams if stream.last.get("run_start")]
     if not now:
-        ends = [time for (time,) in look.rows("SELECT max(time) FROM event WHERE name = ?", END) if time]
-        now = max([attempts[-1].last, *ends])
+        now = max(attempts[-1].last, read_last_event_time(look.rows, END) or 0)
     return goodput(min(starts, default=attempts[0].begin), now, attempts)
 
 
@@ -179,10 +172,9 @@ def _attempt(look: Look, stream: StepStream) -> TrainingAttempt:
 
 def _is_complete(look: Look, stream: int) -> bool:
     """Tell whether a start came to its own end, and is none of several that a launcher counts."""
-    restarted = "SELECT 1 FROM stream JOIN incarnation USING (process) WHERE id = ? AND restart > 0 LIMIT 1"
-    if next(iter(look.rows(restarted, stream)), None):
+    if has_restarted(look.rows, stream):
         return False
-    ends = look.rows(f"{_QUERY} event.stream = ? AND event.name = ? ORDER BY seq DESC LIMIT 1", stream, END)
+    ends = read_stream_events(look.rows, stream, END, newest_first=True)
     try:
         return any(event_of(row).attributes.get("reason") == "exit" for row in ends)
     except DecodeError as error:

@@ -17,5 +17,5 @@ Its face, by subject:
 - ``influxdb`` with its ``server`` and ``old_spool``;
 - ``prometheus``: ``page`` with its ``endpoint`` and ``collector``; ``format``, ``text``, ``sliced_text``, ``family``,
   and ``client`` for its text; ``target_file``, by which a Prometheus finds a page;
-- files: ``console``, ``jsonl``, ``tensorboard``; ``event_file`` reads what TensorBoard keeps.
+- files: ``console``, ``jsonl``, ``tensorboard``.
 """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -29,6 +28,9 @@ class Archive:
         index: the hub's memory.
         lock: held while that changes; taken for slices.
         registry: where errors are counted (``store``).
+
+    Attributes:
+        deleted: files that were deleted while the hub was writing them.
     """
 
     def __init__(self, index: Index, lock: threading.Lock, registry: Registry) -> None:
@@ -36,6 +38,7 @@ class Archive:
         self._lock = lock
         self._registry = registry
         self._log_once = LogOnce()
+        self.deleted: dict[str, None] = {}
 
     def save(self, *, everything: bool, at_the_end: bool = False) -> None:
         """Save the changes.
@@ -77,26 +80,17 @@ class Archive:
         if found and history is not None:
             self.guarded(lambda: history.save_processes(found))
 
-    def look(self) -> list[tuple[str, str]]:
-        """Look for deleted and damaged files, and go on in new ones; return the trouble and the path of each."""
-        found = []
+    def restart_deleted(self) -> None:
+        """Store runs whose file was deleted in new files; what comes from now on is in them."""
         for run in self._index.stored():
             store = run.store
-            trouble = "" if store is None else store.trouble()
-            if store is None or not trouble:
+            if store is None or not store.is_deleted():
                 continue
+            _log.warning("the file %s was deleted while the hub was writing it; continuing in a new file", store.path)
+            self.deleted[str(store.path)] = None
+            run.close()  # first: SQLite deletes the log next to the path when the last connection is closed
             with self._lock:
-                try:
-                    aside = store.renew(run.forget)
-                except StoreError as error:
-                    self.guarded(partial(_again, error))
-                    continue
-            kept = "" if aside is None else f"; the readable part of the old file is in {aside}"
-            _log.warning(
-                "the file %s was %s while the hub was writing it; continuing in a new file%s", store.path, trouble, kept
-            )
-            found.append((trouble, str(store.path)))
-        return found
+                self._index.restart(run)
 
     def guarded(self, work: Callable[[], Any]) -> None:
         """Call ``work`` on a store; its errors are counted, and logged once."""
@@ -109,10 +103,6 @@ class Archive:
                 "the hub cannot write to its store (further warnings are suppressed; see tachograph.errors): %s",
                 error,
             )
-
-
-def _again(error: StoreError) -> None:
-    raise error
 
 
 def _by_run(found: Iterable[HubSeries]) -> dict[str, tuple[LiveRun, list[HubSeries]]]:

@@ -29,33 +29,33 @@ class Diagnoses:
             now: nanoseconds since the epoch.
             guarded: calls a function whose errors are the file's.
         """
-        found: dict[str, Diagnosis] = {}
+        diagnoses: dict[str, Diagnosis] = {}
         for run in runs:
             if not run.over_since:
-                guarded(lambda run=run: self._diagnose(run, now, found))  # type: ignore[misc]
-        self._known = found
+                guarded(lambda run=run: self._diagnose(run, now, diagnoses))  # type: ignore[misc]
+        self._known = diagnoses
 
     @staticmethod
-    def _diagnose(run: LiveRun, now: int, found: dict[str, Diagnosis]) -> None:
+    def _diagnose(run: LiveRun, now: int, diagnoses: dict[str, Diagnosis]) -> None:
         if run.store is None or not run.store.is_open:
             return
         with look(RunFile(run.store.path)) as reading:
-            told = diagnosis(reading, now, recent=True)
-        if told.goodput is not None:
-            found[run.name] = told
+            current = diagnosis(reading, now, recent=True)
+        if current.goodput is not None:
+            diagnoses[run.name] = current
 
     def points(self, processes: Iterable[LiveProcess]) -> list[MetricPoints]:
         """Return the points about some processes: goodput with the labels of a run's first rank."""
         goodput: list[NumberPoint] = []
         scores: list[NumberPoint] = []
         slow: list[NumberPoint] = []
-        told: set[str] = set()
+        described_runs: set[str] = set()
         for process in sorted(processes, key=lambda each: (each.rank is None, each.rank or 0)):
             known = self._known.get(process.run.name)
             if known is None or known.goodput is None:
                 continue
-            if process.run.name not in told and (process.rank is not None or not known.scores):
-                told.add(process.run.name)
+            if process.run.name not in described_runs and (process.rank is not None or not known.scores):
+                described_runs.add(process.run.name)
                 seconds = known.goodput.seconds
                 goodput += [_point(process, seconds[name], category=name) for name in CATEGORIES]
             if process.rank is not None and process.rank in known.scores:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from math import isfinite
 from pathlib import Path
 
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from tachograph.exporters.prometheus.text import label_value
 from tachograph.hub._layouts import Layouts
 from tachograph.hub._page import ByRank
 from tachograph.hub._run import LiveRun, opened
-from tachograph.hub._series import MOST_NAME, MOST_RESOURCE, HubInstrument, HubSeries, Labels, Limits, Room, Shape
+from tachograph.hub._series import MOST_NAME, MOST_RESOURCE, HubInstrument, HubSeries, Labels, Limits, MemoryBudget
 from tachograph.hub._stream_decoder import StreamDecoder, canonical, read_back
 from tachograph.hub.processes import Incarnation, LiveProcess, LostProcess, StreamKey, free_instance, instance_of
-from tachograph.identity.resource import series_labels
+from tachograph.identity.resource import SERIES_KEYS, series_labels
 from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import Kind, prometheus_label
 from tachograph.recording.own_metrics import DROPPED, Reason
@@ -50,7 +49,6 @@ class Index:
         folder: the store.
         run: the run that is the hub's own, opened at once; None for a hub that has none.
         nameless: the run that senders belong to which name none.
-        resource_labels: resource attributes that are labels on each series.
         limits: of the memory that series take.
         time_to_live: nanoseconds that a series is kept after its last point.
         open_stores: bounds how many files are open at once.
@@ -59,7 +57,6 @@ class Index:
         instruments: by scope, name, unit and kind, in the order in which they came.
         series: all of them.
         dismissed: how many processes had to leave the page for new ones.
-        gone: how many series and processes are here no longer.
         own: the run of that name; None where there is none.
     """
 
@@ -69,18 +66,16 @@ class Index:
         run: str | None,
         *,
         nameless: str,
-        resource_labels: Sequence[str],
         limits: Limits,
         time_to_live: int,
         open_stores: OpenStores | None = None,
     ) -> None:
         warn_of_network(folder)
         self._folder = folder
-        self._resource_labels = resource_labels
         self._limits = limits
-        self._room = Room(limits)
+        self._budget = MemoryBudget(limits)
         self._full = 0
-        self.dismissed = self.gone = 0
+        self.dismissed = 0
         self._time_to_live = time_to_live
         self._open_stores = open_stores or OpenStores()
         self._nameless = nameless
@@ -146,6 +141,20 @@ class Index:
                 self.names[name] = None
         return found
 
+    def restart(self, run: LiveRun) -> None:
+        """Forget what is known of a run, as its file was deleted, and begin it anew in another file."""
+        processes = list(run.processes.values())
+        self._remove(
+            [series for process in processes for stream in process.streams.values() for series in stream.series()]
+        )
+        for process in processes:
+            self._dismiss(process)
+        again = self._runs[run.name] = opened(self._folder, run.name, self._open_stores)
+        again.launch = run.launch
+        again.launch_unsaved = run.launch is not None
+        if run is self.own:
+            self.own = again
+
     def open_missing(self, lock: threading.Lock) -> None:
         """Try the files of runs that are kept in memory only again, a few: the disk was full, say, and is not now.
 
@@ -195,7 +204,7 @@ class Index:
         process, incarnation = found
         incarnation.heard(now)
         if incarnation.lost and incarnation is process.current:
-            process.found(incarnation)
+            incarnation.lost = False  # the count of lost starts stays: a counter does not go back
         return found
 
     def layouts(self, resource: Resource) -> Layouts | None:
@@ -245,21 +254,18 @@ class Index:
         return bool(gone)
 
     def _admit(self, run: LiveRun, instance: str, attributes: dict[str, AttributeValue]) -> LiveProcess:
-        labels = tuple(sorted(series_labels(attributes, self._resource_labels).items()))
+        labels = tuple(sorted(series_labels(attributes, SERIES_KEYS).items()))
         if self._labels.setdefault(labels, instance) != instance:  # two that the labels do not tell apart
             labels = tuple(sorted((*labels, ("service_instance_id", instance))))
             self._labels[labels] = instance
-        process = run.processes[instance] = LiveProcess(instance, attributes, labels, run, self._room)
+        process = run.processes[instance] = LiveProcess(instance, attributes, labels, run)
         return process
 
-    def stream(self, process: LiveProcess, scope: str, metric: Metric, shape: Shape) -> StreamDecoder:
-        """Return the stream of a metric that came for the first time."""
-        return self._lane(process, (scope, metric.name, metric.unit, shape), metric.description)
-
-    def _lane(self, process: LiveProcess, key: StreamKey, description: str) -> StreamDecoder:
-        scope, name, unit, shape = key
+    def stream(self, process: LiveProcess, key: StreamKey, description: str) -> StreamDecoder:
+        """Return the stream of a metric, new if the process has none yet."""
         if key in process.streams:
             return process.streams[key]
+        scope, name, unit, shape = key
         kind: Kind = "gauge" if shape == "sum" else shape
 
         def make(attributes: Attributes) -> HubSeries | Reason:
@@ -273,13 +279,13 @@ class Index:
                 of = HubInstrument(scope, name, unit, kind, description[:_MOST_DESCRIPTION])
             labels = _labels(process.labels, attributes)
             series = HubSeries(of, shape, labels, owner=process, attributes=canonical(attributes))
-            if not self._room.add(series.text()):
+            if not self._budget.add(series.text()):
                 return "cardinality"
             self.instruments[scope, name, unit, kind] = of
             process.streams[key] = stream  # not before: a stream without series would keep its process for ever
             return self._new_series(process, of, series)
 
-        stream = StreamDecoder(shape, make, self._room)
+        stream = StreamDecoder(shape, make, self._budget)
         return stream
 
     def _new_series(self, process: LiveProcess, of: HubInstrument, series: HubSeries) -> HubSeries:
@@ -297,7 +303,7 @@ class Index:
         try:
             found = run.history.state(series) if run.history is not None else None
             if found is not None:
-                series.restore(found[2], row=found[0], seen=found[1])
+                series.restore(found.data, row=found.number, seen=found.seen)
         except (StoreError, *_ILLEGIBLE) as error:
             message = "cannot restore a series of run %s, starting from zero (further warnings are suppressed): %s"
             self._log_once("anew", message, run.name, error)
@@ -336,7 +342,7 @@ class Index:
         restored = 0
         try:
             for scope, name, unit, shape, attributes, about, row, seen, data in found:
-                series = self._lane(process, (scope, name, unit, shape), about).add(read_back(attributes))
+                series = self.stream(process, (scope, name, unit, shape), about).add(read_back(attributes))
                 if not isinstance(series, str):
                     restored += 1
                     series.restore(data, row=row, seen=seen)
@@ -353,8 +359,9 @@ class Index:
         """
         with lock:
             everything = list(self.series)
-        for some in _slices(everything):
+        for start in range(0, len(everything), _SLICE):
             with lock:
+                some = everything[start : start + _SLICE]
                 self._remove([series for series in some if self._is_over(series.seen, series.owner, now)])
         closing = []
         with lock:
@@ -378,8 +385,7 @@ class Index:
                 del self._losses[series]
                 self._dropped_before += _counted(series)
             del self.series[series], of.series[series]
-            self.gone += 1
-            self._room.remove(series.text(), series.bounds + series.buckets)
+            self._budget.remove(series.text(), series.bounds + series.buckets)
             if series.row:
                 series.owner.forgotten = True
             if not of.series:
@@ -387,7 +393,7 @@ class Index:
             self.by_rank.remove(series)
             by_lane.setdefault((series.owner, (of.scope, of.name, of.unit, series.shape)), set()).add(series)
         for process in {process for process, _ in by_lane}:
-            process.renew_layouts()
+            process.layouts = Layouts()  # a request that is being read keeps the old ones
         for (process, key), some in by_lane.items():
             stream = process.streams[key]
             stream.remove(some)
@@ -397,8 +403,6 @@ class Index:
     def _dismiss(self, process: LiveProcess) -> None:
         if self._is_told(process):
             self._lost_before = [*self._lost_before, *process.lost()][-_MOST_LOST:]
-        process.renew_layouts()
-        self.gone += 1
         del process.run.processes[process.instance]
         del self._labels[process.labels]
         self._senders.clear()
@@ -418,10 +422,6 @@ class Index:
     def dropped(self) -> int:
         """Return how much the processes say that they dropped, those that are gone included."""
         return self._dropped_before + sum(map(_counted, self._losses))
-
-    def telling(self) -> int:
-        """Return the number of processes and series that :meth:`lost` and :meth:`dropped` look at; needs no lock."""
-        return len(self._labels) + len(self._losses)
 
     def close(self) -> None:
         """Close every run's file."""
@@ -450,7 +450,3 @@ def _labels(of_process: Labels, attributes: Attributes) -> Labels:
     own = [(key, value) for key, value in own if value or prometheus_label(key) not in shared]
     taken = {prometheus_label(key) for key, _ in own}
     return tuple(sorted([*own, *(pair for pair in of_process if pair[0] not in taken)]))
-
-
-def _slices(found: Sequence[HubSeries]) -> Iterator[Sequence[HubSeries]]:
-    return (found[start : start + _SLICE] for start in range(0, len(found), _SLICE))

@@ -102,23 +102,21 @@ class NodePage:
         """Yield the instruments' points; the lock is held for slices."""
         with self._lock:
             of_all = [(of, list(of.series)) for of in instruments]
-        if left_out:
-            of_all = [(of, [each for each in listed if each.owner.run not in left_out]) for of, listed in of_all]
-        if over:
-            of_all = [
-                (of, [each for each in listed if of.kind != "gauge" or each.owner not in over]) for of, listed in of_all
-            ]
         for of, listed in of_all:
+            if left_out:
+                listed = [each for each in listed if each.owner.run not in left_out]  # noqa: PLW2901
+            if over and of.kind == "gauge":
+                listed = [each for each in listed if each.owner not in over]  # noqa: PLW2901
             points: list[Any] = []
             for start in range(0, len(listed), _READ):
-                some = listed[start : start + _READ]
+                part = listed[start : start + _READ]
                 with self._lock:  # pairs are all that the renderer needs, and are made in a sixth of a point's time
                     pairs: list[tuple[Any, Any]] = [
-                        (series.labels, series.value if series.before is None else series.shown()) for series in some
+                        (series.labels, series.value if series.before is None else series.shown()) for series in part
                     ]
                 breathe()
                 if of.kind == "histogram":
-                    shown = zip(some, pairs, strict=True)
+                    shown = zip(part, pairs, strict=True)
                     points += [_histogram(series, value) for series, (_, value) in shown if value is not None]
                 else:
                     points += [pair for pair in pairs if pair[1] is not None]
@@ -205,7 +203,7 @@ class ByRank:
 
     def metrics(self, lock: threading.Lock, left_out: AbstractSet[Any] = frozenset()) -> list[MetricPoints]:
         """Return the gauges, but of runs that are ``left_out``; the lock is held for slices."""
-        found: dict[tuple[str, str, str], dict[str, list[NumberPoint]]] = {}
+        gauges_of: dict[tuple[str, str, str], dict[str, list[NumberPoint]]] = {}
         for groups in self._slices(lock):
             with lock:
                 read = [
@@ -216,14 +214,14 @@ class ByRank:
                 ranks = [each for each in all_ranks if each is not None]
                 if not ranks:
                     continue
-                gauges = found.setdefault((scope, name, unit), {})
+                gauges = gauges_of.setdefault((scope, name, unit), {})
                 slowest = max((mean, -rank) for mean, rank, _ in ranks)[1]
                 gauges.setdefault(_SLOWEST, []).append(NumberPoint(labels, -slowest, 0))
                 for suffix, values in _of_ranks(ranks):
                     gauges.setdefault(suffix, []).extend(_aggregated(labels, values))
         return [
             MetricPoints(scope, name + suffix, "" if suffix == _SLOWEST else unit, "gauge", f"{name}: {what}.", points)
-            for (scope, name, unit), gauges in found.items()
+            for (scope, name, unit), gauges in gauges_of.items()
             for suffix, what in _GAUGES.items()
             if (points := gauges.get(suffix))
         ]
@@ -231,9 +229,9 @@ class ByRank:
     def _slices(self, lock: threading.Lock) -> Iterator[list[tuple[_Key, dict[HubSeries, _Member]]]]:
         with lock:
             groups = list(self._groups.items())
-        left = iter(groups)
-        while found := list(islice(left, _SLICE)):
-            yield found
+        remaining = iter(groups)
+        while some := list(islice(remaining, _SLICE)):
+            yield some
 
 
 def _of_ranks(ranks: Sequence[_Read]) -> Iterator[tuple[str, Sequence[float]]]:

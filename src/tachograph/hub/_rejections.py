@@ -30,7 +30,8 @@ class Rejections:
     """
 
     def __init__(self, registry: Registry) -> None:
-        self._registry, self._log_once = registry, LogOnce()
+        self._registry = registry
+        self._log_once = LogOnce()
         self.total = 0
         self.by_reason: Counter[Reason] = Counter()
 

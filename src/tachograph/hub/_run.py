@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -12,14 +11,14 @@ from typing import NamedTuple
 from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs
 
 from tachograph.hub._history import History, Numbers, save_process
-from tachograph.hub.events import Events, Record, describe, forget_failure, keep_failure, records
+from tachograph.hub.events import Events, Record, records, save_failure
 from tachograph.hub.processes import Incarnation, LiveProcess
 from tachograph.identity.launch import Launch
-from tachograph.runs.kept_calls import keep_calls
-from tachograph.runs.members import SECOND, mapping
+from tachograph.runs.members import SECOND
 from tachograph.runs.open_stores import OpenStores
 from tachograph.runs.recorded import BEGIN, CALLS, END, FAILURE
 from tachograph.runs.store import Store, StoreError
+from tachograph.runs.writer import RunWriter, StartKey, open_transaction
 
 _log = logging.getLogger("tachograph")
 
@@ -143,18 +142,19 @@ class LiveRun:
         stored = StoredRecords([], [], sum(len(listed) for _, _, listed in found))
         try:
             with self.history.transaction() as numbers:
+                writer = numbers.writer
                 for process, incarnation, listed in found:
-                    late = {record[:2] for record in listed if self.events.is_late(numbers.connection, record)}
-                    row, restart = numbers.process(process), incarnation.key.restart
-                    new = self.events.add(numbers.connection, row, listed, restart=restart)
+                    late = {record[:2] for record in listed if _is_late(writer, record)}
+                    start = StartKey(numbers.process(process), *incarnation.key)
+                    new = self.events.add(writer, start.process, listed, restart=start.restart)
                     lives = [record for record in new if record.name in (BEGIN, END) and not record.newer]
                     for record in new:
                         if record.name == FAILURE and not record.newer:
-                            keep_failure(numbers.connection, (row, *incarnation.key), record)
+                            save_failure(writer, start, record)
                         elif record.name == CALLS and not record.newer:
-                            keep_calls(numbers.connection, (row, *incarnation.key), record.data)
+                            writer.save_calls(start, record.data)
                         elif record.name == BEGIN and record[:2] not in late:
-                            forget_failure(numbers.connection, (row, *incarnation.key))
+                            writer.delete_failure(start)
                     stored.new.extend(new)
                     stored.lives.extend([Life(process, incarnation, each, each[:2] in late) for each in lives])
                 _save_lives(stored.lives, numbers)
@@ -176,15 +176,10 @@ class LiveRun:
         if launch is None:
             return
         try:
-            with self.store.transaction() as connection:
-                describe(connection, launch.time_unix_nano, launch.tags, launch.notes)
+            with open_transaction(self.store) as writer:
+                writer.add_description(launch.time_unix_nano, launch.tags, launch.notes)
                 if launch.program:
-                    key = (launch.time_unix_nano, launch.host)
-                    find = "SELECT program FROM launch WHERE time = ? AND host = ?"
-                    known = [mapping(facts) for (facts,) in connection.execute(find, key)]
-                    # A fact of the start stays, though a hub that was killed and started again finds the tree changed.
-                    facts = {**launch.program, **(known[0] if known else {})}
-                    connection.execute("INSERT OR REPLACE INTO launch VALUES (?, ?, ?)", (*key, json.dumps(facts)))
+                    writer.save_launch(launch.time_unix_nano, launch.host, launch.program)
         except BaseException:
             self.launch_unsaved = True
             raise
@@ -200,27 +195,18 @@ class LiveRun:
             StoreError: it could not be written.
         """
         if self.store is not None:
-            with self.store.transaction() as connection:
-                told = (time, status, "signal" if status < 0 else "exit")
-                connection.execute("INSERT OR REPLACE INTO job_end VALUES (?, ?, ?)", told)
-
-    def forget(self) -> None:
-        """Forget the row numbers in the file: everything is to be saved again, into a new one."""
-        if self.events is not None:
-            self.events.forget()
-        self.launch_unsaved = self.launch is not None
-        for process in self.processes.values():
-            process.row, process.unsaved, process.forgotten = 0, True, False
-            for incarnation in process.incarnations.values():
-                incarnation.unsaved = True
-            for stream in process.streams.values():
-                for series in stream.series():
-                    series.row, series.unsaved = 0, True
+            with open_transaction(self.store) as writer:
+                writer.save_job_end(time, status)
 
     def close(self) -> None:
         """Close the file."""
         if self.store is not None:
             self.store.close()
+
+
+def _is_late(writer: RunWriter, record: Record) -> bool:
+    """Tell whether a record is the begin of a process whose later end is stored already."""
+    return record.name == BEGIN and writer.has_event_after(record.stream, record.seq, END)
 
 
 def _save_lives(lives: Iterable[Life], numbers: Numbers) -> None:
@@ -241,7 +227,7 @@ def apply(life: Life) -> None:
     if record.name == BEGIN:
         process.began(incarnation, record.time, late=late)
     else:
-        process.over(incarnation, record.reason)
+        incarnation.end(record.reason)
 
 
 def opened(folder: Path, name: str, open_stores: OpenStores) -> LiveRun:

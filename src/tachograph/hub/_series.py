@@ -5,16 +5,17 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Hashable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from tachograph.hub._dedup import APART, DeltaIntervals
 from tachograph.hub._spread import HubSpread, Packing
 from tachograph.recording.naming import Kind
 from tachograph.recording.summary import Exemplar
+from tachograph.runs import queries
 from tachograph.runs.buckets import Buckets
 
 Labels = tuple[tuple[str, str], ...]
-Shape = Literal["gauge", "sum", "counter", "histogram"]  # a sum may fall, a counter may not
+Shape = queries.Shape
 
 _LATE = 10**9  # nanoseconds: points that are not as late are out of order
 PAST = 32  # sequences of a series that late points may still add to
@@ -119,7 +120,7 @@ class HubSeries:
         self.late = (0, 0)
 
     def text(self) -> int:
-        """Return how many characters of text are its own: for :class:`tachograph.hub._series.Room`."""
+        """Return how many characters of text are its own: for :class:`MemoryBudget`."""
         return len(self.attributes) + sum(len(key) + len(value) for key, value in self.labels)
 
     def newest(self) -> int:
@@ -256,11 +257,11 @@ class HubSeries:
         """
         past = None if self.past is None else list(self.past.items())
         covered = None if self.covered is None else self.covered.copy()
-        found: list[Any] = [self.start, self.time, self.value, self.before, past, covered]
+        state: list[Any] = [self.start, self.time, self.value, self.before, past, covered]
         if self.spread is None:
-            return [*found, self.sampled, self.until]
+            return [*state, self.sampled, self.until]
         whole, rest = self.spread.snapshot()
-        return [*found, (*self.sampled, rest), self.until, whole]
+        return [*state, (*self.sampled, rest), self.until, whole]
 
     def restore(self, state: str, *, row: int = 0, seen: int = 0) -> None:
         """Take over a snapshot's JSON, see :func:`as_json`; where that is not legible nothing changes.
@@ -275,7 +276,9 @@ class HubSeries:
         spread = HubSpread.restored(whole[0], rest[0]) if whole and whole[0] is not None else None
         self.start, self.time, self.until, self.sampled = start, time, until, (at, count, total)
         (self.value, self.before), self.past, self.covered, self.spread = amounts, sequences, intervals, spread
-        self.row, self.seen, self.unsaved = row, seen, False
+        self.row = row
+        self.seen = seen
+        self.unsaved = False
 
 
 def as_json(snapshot: list[Any]) -> str:
@@ -303,18 +306,16 @@ class Limits(NamedTuple):
         memory: bytes that they take, as far as that is known.
         processes: how many; those that ended first make room.
         page: bytes.
-        layouts: bytes of those that are kept: see :mod:`tachograph.hub._layouts`.
     """
 
     series: int = 200_000
     memory: int = 2 * 2**30
     processes: int = 20_000
     page: int = 256 * 2**20
-    layouts: int = 256 * 2**20
 
 
-class Room:
-    """The share of the memory that series take.
+class MemoryBudget:
+    """The memory that series take, as far as that is known.
 
     Args:
         limits: how much there is.
@@ -325,43 +326,25 @@ class Room:
         self._most_memory = limits.memory
         self._series = 0
         self._taken = 0
-        self._left_for_layouts = limits.layouts
 
     def add(self, text: int) -> bool:
-        """Make room for a series with so many characters of labels and name; False where there is none."""
+        """Reserve memory for a series with so many characters of labels and name; False if there is none left."""
         if self._series >= self._most_series or not self._take(_SERIES + _TEXT * text):
             return False
         self._series += 1
         return True
 
-    def _take(self, needed: int) -> bool:
-        if self._taken + needed > self._most_memory:
+    def add_buckets(self, count: int) -> bool:
+        """Reserve memory for so many further buckets of a series; False if there is none left."""
+        return self._take(_BOUND * count)
+
+    def _take(self, size: int) -> bool:
+        if self._taken + size > self._most_memory:
             return False
-        self._taken += needed
+        self._taken += size
         return True
 
-    def grow(self, series: HubSeries, bounds: int) -> bool:
-        """Make room for a histogram's buckets; False where there is none."""
-        if not self._take(_BOUND * (bounds - series.bounds)):
-            return False
-        series.bounds = bounds
-        return True
-
-    def widen(self, series: HubSeries, buckets: int) -> bool:
-        """Make room for the buckets of a series' spread; False where there is none."""
-        if not self._take(_BOUND * (buckets - series.buckets)):
-            return False
-        series.buckets = buckets
-        return True
-
-    def keep(self, size: int) -> bool:
-        """Make room for so many bytes of layouts, or give them back where negative; False where there is none."""
-        if size > self._left_for_layouts:
-            return False
-        self._left_for_layouts -= size
-        return True
-
-    def remove(self, text: int, bounds: int) -> None:
-        """Give back the room of a series; ``bounds`` are those of its buckets, and its spread's."""
+    def remove(self, text: int, buckets: int) -> None:
+        """Give back the memory of a series with so many characters and buckets."""
         self._series -= 1
-        self._taken -= _SERIES + _TEXT * text + _BOUND * bounds
+        self._taken -= _SERIES + _TEXT * text + _BOUND * buckets

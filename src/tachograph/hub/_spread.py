@@ -25,10 +25,10 @@ class Packing:
 
     def packed(self) -> bytes:
         """Return them as one, see :mod:`tachograph.runs.spread`."""
-        found = joined(self.parts)
+        histogram = joined(self.parts)
         if self.extremes is not None:
-            found = found._replace(minimum=self.extremes[0], maximum=self.extremes[1])
-        return packed(found)
+            histogram = histogram._replace(minimum=self.extremes[0], maximum=self.extremes[1])
+        return packed(histogram)
 
 
 class HubSpread:
@@ -36,7 +36,7 @@ class HubSpread:
 
     Attributes:
         recent: parts of the values since the series' last sample, but those that came last.
-        width: the most buckets of a part, for :class:`tachograph.hub._series.Room`.
+        width: the most buckets of a part, for :class:`tachograph.hub._series.MemoryBudget`.
     """
 
     __slots__ = ("_covered", "_extremes", "_fresh", "_sequences", "_stretch", "_whole", "recent", "width")
@@ -108,16 +108,17 @@ class HubSpread:
         for parts in (self._whole, self.recent, self._stretch):
             parts.append(fresh)
             if len(parts) > _PARTS:
-                found = parts[:]  # more may be added behind them meanwhile: Change.undo has no lock
-                one = joined(found)
-                parts[: len(found)] = [one]
+                joining = parts[:]  # more may be added behind them meanwhile: Change.undo has no lock
+                one = joined(joining)
+                parts[: len(joining)] = [one]
                 self.width = max(self.width, width(one))
 
     def sample(self) -> tuple[ExponentialHistogram, ...]:
         """Return the parts since the last sample, and begin the next one."""
         self._settle()
-        found, self.recent = self.recent, []
-        return tuple(found)
+        parts = tuple(self.recent)
+        self.recent = []
+        return parts
 
     def stretch(self) -> tuple[ExponentialHistogram, ...]:
         """Return the parts since the last mark."""
@@ -126,8 +127,9 @@ class HubSpread:
 
     def mark(self) -> tuple[ExponentialHistogram, ...]:
         """Return the parts since the last mark, and make the next one."""
-        found, self._stretch = self.stretch(), []
-        return found
+        parts = self.stretch()
+        self._stretch = []
+        return parts
 
     def snapshot(self) -> tuple[Packing, list[Any]]:
         """Return the whole, and the rest that :meth:`restored` needs; later points do not change them."""
@@ -143,16 +145,16 @@ class HubSpread:
         Raises:
             ValueError, TypeError, LookupError: it is not legible.
         """
-        found = cls()
+        spread = cls()
         recent, covered, sequences = rest
-        found._whole = [_unpacked(whole)]
-        found.recent = [_unpacked(recent)] if recent is not None else []
-        if found._whole[0].total:
-            found._extremes = found._whole[0].minimum, found._whole[0].maximum
-        found._covered = DeltaIntervals.restored(covered)
-        found._sequences = {start: (time, _unpacked(state)) for start, time, state in sequences}
-        found.width = width(found._whole[0])
-        return found
+        spread._whole = [_unpacked(whole)]
+        spread.recent = [_unpacked(recent)] if recent is not None else []
+        if spread._whole[0].total:
+            spread._extremes = spread._whole[0].minimum, spread._whole[0].maximum
+        spread._covered = DeltaIntervals.restored(covered)
+        spread._sequences = {start: (time, _unpacked(state)) for start, time, state in sequences}
+        spread.width = width(spread._whole[0])
+        return spread
 
 
 def width(histogram: ExponentialHistogram) -> int:

@@ -19,7 +19,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     SummaryDataPoint,
 )
 
-from tachograph.hub._series import MOST_BOUNDS, HubSeries, Room, Shape
+from tachograph.hub._series import MOST_BOUNDS, HubSeries, MemoryBudget, Shape
 from tachograph.hub._spread import HubSpread, width
 from tachograph.recording.exponential import FINEST, ExponentialBuckets, ExponentialHistogram
 from tachograph.recording.own_metrics import Reason
@@ -63,18 +63,18 @@ class StreamDecoder:
     Args:
         shape: of its points.
         make: makes a new series.
-        room: for more buckets.
+        budget: of the memory for more buckets.
 
     Attributes:
         ahead: number of points that were ahead of the hub's clock.
     """
 
-    __slots__ = ("_by_bytes", "_make", "_room", "ahead", "by_attributes", "shape")
+    __slots__ = ("_budget", "_by_bytes", "_make", "ahead", "by_attributes", "shape")
 
-    def __init__(self, shape: Shape, make: MakeSeries, room: Room) -> None:
+    def __init__(self, shape: Shape, make: MakeSeries, budget: MemoryBudget) -> None:
         self.shape = shape
         self._make = make
-        self._room = room
+        self._budget = budget
         self.ahead = 0
         self._by_bytes: dict[tuple[bytes, ...], HubSeries] = {}
         self.by_attributes: dict[str, HubSeries] = {}
@@ -97,11 +97,8 @@ class StreamDecoder:
     def _decoded(self, of_data: Any, data: str, writer: Hashable, now: int, *, delta: bool) -> Iterator[Point]:
         # Those of exponential histograms are read by the method, which also keeps their buckets.
         read = _READ.get(data) or partial(self._read_exponential, writer=writer, now=now, delta=delta)
-        by_bytes = self._by_bytes
         for point in of_data.data_points:
-            attributes = point.attributes
-            key = tuple(map(KeyValue.SerializeToString, attributes[:])) if attributes else ()
-            series = by_bytes.get(key) or self._series(key, attributes)
+            series = self._series_of(point)
             if isinstance(series, str):
                 yield series, 0, 0, series
             else:
@@ -120,11 +117,12 @@ class StreamDecoder:
         latest = now + AHEAD
         rejected: dict[Reason, int] = {}
         for series, start, sent, value in points:
-            kind, reason = value.__class__, None
-            if kind is str:
-                reason = value
-            elif kind is Buckets and len(value.bounds) > series.bounds:
-                reason = None if self._room.grow(series, len(value.bounds)) else "cardinality"
+            reason: Any = value if value.__class__ is str else None
+            if value.__class__ is Buckets and len(value.bounds) > series.bounds:
+                if self._budget.add_buckets(len(value.bounds) - series.bounds):
+                    series.bounds = len(value.bounds)
+                else:
+                    reason = "cardinality"
             if reason is not None:
                 if reason:
                     rejected[reason] = rejected.get(reason, 0) + 1
@@ -144,8 +142,9 @@ class StreamDecoder:
 
     def known(self, of_data: Any) -> list[HubSeries] | None:
         """Return the series of a metric's points; None where one has none."""
-        keys = [tuple(map(KeyValue.SerializeToString, point.attributes[:])) for point in of_data.data_points]
-        return [self._by_bytes[key] for key in keys] if all(key in self._by_bytes for key in keys) else None
+        keys = map(_key, of_data.data_points)
+        series = [self._by_bytes.get(key) for key in keys]
+        return None if None in series else series  # type: ignore[return-value]
 
     def take_beside(self, of_data: Any, writer: Hashable, now: int) -> dict[Reason, int]:
         """Take exponential histograms whose values are also in the explicit ones of the same name: for quantiles alone.
@@ -155,8 +154,7 @@ class StreamDecoder:
         delta = of_data.aggregation_temporality == AGGREGATION_TEMPORALITY_DELTA
         rejected: dict[Reason, int] = {}
         for point in of_data.data_points:
-            key = tuple(map(KeyValue.SerializeToString, point.attributes[:]))
-            series = self._by_bytes.get(key) or self._series(key, point.attributes)
+            series = self._series_of(point)
             reason = series if isinstance(series, str) else self._spread(point, series, writer, now, delta=delta)
             if reason is not None:
                 rejected[reason] = rejected.get(reason, 0) + 1
@@ -174,26 +172,35 @@ class StreamDecoder:
         self, point: ExponentialHistogramDataPoint, series: HubSeries, writer: Hashable, now: int, *, delta: bool
     ) -> Reason | None:
         """Take the buckets of a point; return why not where they are refused."""
-        found = _exponential(point)
-        if isinstance(found, str):
-            return found
-        if not found.total:
+        histogram = _exponential(point)
+        if isinstance(histogram, str):
+            return histogram
+        if not histogram.total:
             return None
         spread = series.spread or HubSpread()
-        buckets = max(spread.width, width(found))
-        if buckets > series.buckets and not self._room.widen(series, buckets):
-            return "cardinality"
-        series.spread, series.seen = spread, now
-        start, time = point.start_time_unix_nano, point.time_unix_nano or now
+        buckets = max(spread.width, width(histogram))
+        if buckets > series.buckets:
+            if not self._budget.add_buckets(buckets - series.buckets):
+                return "cardinality"
+            series.buckets = buckets
+        series.spread = spread
+        series.seen = now
+        start = point.start_time_unix_nano
+        time = point.time_unix_nano or now
         is_ahead = time > now + AHEAD
         if delta:
-            is_new = spread.delta(writer, start, time, found, is_ahead=is_ahead)
+            is_new = spread.delta(writer, start, time, histogram, is_ahead=is_ahead)
         else:
-            is_new = spread.cumulative(start, now if is_ahead else time, found)
+            is_new = spread.cumulative(start, now if is_ahead else time, histogram)
         series.unsaved = series.unsaved or is_new
         return None
 
-    def _series(self, key: tuple[bytes, ...], attributes: Iterable[KeyValue]) -> HubSeries | Reason:
+    def _series_of(self, point: Any) -> HubSeries | Reason:
+        key = _key(point)
+        series = self._by_bytes.get(key)
+        return series or self._new_series(key, point.attributes)
+
+    def _new_series(self, key: tuple[bytes, ...], attributes: Iterable[KeyValue]) -> HubSeries | Reason:
         if sum(map(len, key)) > MOST_BYTES:
             return "cardinality"
         series = self.add(plain_attributes(attributes))
@@ -210,19 +217,24 @@ class StreamDecoder:
         series = self.by_attributes.get(name)
         if series is not None:
             return series
-        made = self._make(attributes)
-        if not isinstance(made, str):
-            self.by_attributes[name] = made
-        return made
+        new_series = self._make(attributes)
+        if not isinstance(new_series, str):
+            self.by_attributes[name] = new_series
+        return new_series
 
     def series(self) -> list[HubSeries]:
-        """Return its series."""
+        """Return all series."""
         return list(self.by_attributes.values())
 
     def remove(self, gone: set[HubSeries]) -> None:
         """Remove series."""
         self.by_attributes = {name: each for name, each in self.by_attributes.items() if each not in gone}
         self._by_bytes = {key: each for key, each in self._by_bytes.items() if each not in gone}
+
+
+def _key(point: Any) -> tuple[bytes, ...]:
+    attributes = point.attributes
+    return tuple(map(KeyValue.SerializeToString, attributes[:])) if attributes else ()
 
 
 def canonical(attributes: Attributes) -> str:
@@ -299,12 +311,12 @@ def _exponential(point: ExponentialHistogramDataPoint) -> ExponentialHistogram |
     if low > high:
         low = high = math.nan
     positive, negative = (trimmed(ExponentialBuckets(side.offset, tuple(side.bucket_counts[:]))) for side in sides)
-    found = ExponentialHistogram(point.scale, point.zero_count, positive, negative, low, high)
+    histogram = ExponentialHistogram(point.scale, point.zero_count, positive, negative, low, high)
     try:
-        check(found)
+        check(histogram)
     except ValueError:
         return "malformed"
-    return joined((found.at_scale(min(found.scale, FINEST)),))
+    return joined((histogram.at_scale(min(histogram.scale, FINEST)),))
 
 
 def _exemplar(found: Any) -> Exemplar:

@@ -59,11 +59,9 @@ class Announcement:
         self._write(summary)
         if not self._quiet:
             lost = f"; {len(summary['lost'])} processes lost" if summary["lost"] else ""
-            found = [Loss(each["reason"], each["destination"], each["points"]) for each in summary["losses"]]
+            losses = [Loss(each["reason"], each["destination"], each["points"]) for each in summary["losses"]]
             kept = f"stored {summary['points']:,} points and {summary['events']:,} events"
-            _say(f"{kept}, {f'lost: {in_words(found)}' if found else 'none lost'}{lost}")
-            for each in summary["renewed"]:
-                _say(f"{each['file']} was {each['why']} during the run: earlier data is not in it")
+            _say(f"{kept}, {f'lost: {in_words(losses)}' if losses else 'none lost'}{lost}")
 
     def failed(self, why: str, *, lacks: str = "") -> None:
         """Announce why there is no hub; ``lacks`` is the package without which there can be none."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,14 +16,13 @@ from tachograph.diagnosis.doctor import Doctor
 from tachograph.diagnosis.doctor_stack import PySpy
 from tachograph.diagnosis.incident import HANG, Incident, attributes_of
 from tachograph.exporters.otlp.logs import log_requests
-from tachograph.identity.resource import instance_id
+from tachograph.hub.processes import node_resource
 from tachograph.recording.ids import random_hex
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import HANGS
-from tachograph.recording.points import AttributeValue, MetricPoints, NumberPoint
+from tachograph.recording.points import MetricPoints, NumberPoint
 from tachograph.recording.pulse_source import PULSE
-from tachograph.runs.members import NODE
 from tachograph.runs.recorded import FAILURE
 
 LOOK = 0.5  # seconds between two looks
@@ -40,30 +38,22 @@ class Doctors:
     """The doctors of all runs. Pulses come by one thread, looks are made by another, and others ask.
 
     Args:
-        keep: takes the event of an incident, as a request.
-        make: makes the doctor of a run.
-        clock: seconds, monotonic.
+        store_event: stores the event of an incident, which is a request.
 
     Attributes:
-        tell: takes the sentence of a hang that has begun, or is over.
+        tell: called with the sentence of a hang that has begun, or is over.
     """
 
-    def __init__(
-        self,
-        keep: Callable[[ExportLogsServiceRequest], object],
-        *,
-        make: Callable[[], Doctor] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._keep, self._clock = keep, clock
+    def __init__(self, store_event: Callable[[ExportLogsServiceRequest], object]) -> None:
+        self._store_event = store_event
         self.tell: Callable[[str], object] = lambda _: None
-        pyspy = PySpy()
-        self._make = make or (lambda: Doctor(pyspy=pyspy))
+        self._pyspy = PySpy()
         self._doctors: dict[str, Doctor] = {}
         self._gauges: dict[tuple[str, int, str], tuple[int, float]] = {}
-        self._told: set[tuple[str, int]] = set()
+        self._reported: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
-        self._stream, self._number = f"{random_hex()}.doctor", 0
+        self._stream = f"{random_hex()}.doctor"
+        self._number = 0
         self._log_once = LogOnce()
 
     def take(self, run: str, logs: ResourceLogs) -> ResourceLogs | None:
@@ -77,16 +67,16 @@ class Doctors:
                 rest.scope_logs.add(scope=scope.scope, schema_url=scope.schema_url).log_records.extend(others)
             for record in scope.log_records:
                 if record.event_name == PULSE:
-                    said = next((each.value.string_value for each in record.attributes if each.key == PULSE), "")
-                    self._take(run, said)
+                    text = next((each.value.string_value for each in record.attributes if each.key == PULSE), "")
+                    self._take(run, text)
         return rest if rest.scope_logs else None
 
-    def _take(self, run: str, said: str) -> None:
+    def _take(self, run: str, text: str) -> None:
         try:
-            pulse = json.loads(said) if len(said) <= _MOST_PULSE else None
+            pulse = json.loads(text) if len(text) <= _MOST_PULSE else None
             with self._lock:
                 if isinstance(pulse, dict) and (run in self._doctors or len(self._doctors) < _MOST_RUNS):
-                    self._doctors.setdefault(run, self._make()).take(pulse)
+                    self._doctors.setdefault(run, Doctor(pyspy=self._pyspy)).take(pulse)
         except Exception:  # noqa: BLE001 - the border to what anybody may send
             self._log_once(
                 "pulse", "ignoring an invalid pulse of a rank (further warnings are suppressed)", exc_info=True
@@ -106,10 +96,12 @@ class Doctors:
     def look_for_failures(self, run: str, pid: int, logs: ResourceLogs) -> None:
         """Note the exception that ends a process, where it is among its records."""
         doctor = self._doctors.get(run)
-        for record in (record for scope in logs.scope_logs for record in scope.log_records if doctor is not None):
-            if record.event_name == FAILURE and doctor is not None:
-                said = {each.key: each.value.string_value for each in record.attributes}
-                words = f"{said.get('exception.type', '')}: {said.get('exception.message', '')}"
+        if doctor is None:
+            return
+        for record in (record for scope in logs.scope_logs for record in scope.log_records):
+            if record.event_name == FAILURE:
+                attributes = {each.key: each.value.string_value for each in record.attributes}
+                words = f"{attributes.get('exception.type', '')}: {attributes.get('exception.message', '')}"
                 with self._lock:
                     doctor.failed(pid, words.partition("\n")[0][:_MOST_WORDS], record.time_unix_nano)
 
@@ -129,7 +121,7 @@ class Doctors:
             self._log_once("look", "the hang detector failed (further warnings are suppressed)", exc_info=True)
 
     def _measure(self, run: str, lasting: Incident | None) -> None:
-        now = self._clock()
+        now = time.monotonic()
         hung = lasting is not None and lasting.verdict.grade == "hang"
         current = {(run, rank, lasting.verdict.cause) for rank in lasting.verdict.ranks} if hung and lasting else set()
         for key, (value, since) in list(self._gauges.items()):
@@ -145,25 +137,17 @@ class Doctors:
         if not incident.hung:
             return
         key = (run, incident.number)
-        if incident.verdict.grade == "died":
-            pass  # the last lines of the run say how it has ended
-        elif not incident.ended and incident.verdict.grade == "hang" and key not in self._told:
-            self._told.add(key)
-            self.tell(f"hang: {incident.verdict.text}")
-        elif incident.ended:
-            self.tell(f"the hang ended after {(incident.ended - incident.began) / 1e9:.0f} s")
+        if incident.verdict.grade != "died":  # else the last lines of the run say how it has ended
+            if incident.ended:
+                self.tell(f"the hang ended after {(incident.ended - incident.began) / 1e9:.0f} s")
+            elif incident.verdict.grade == "hang" and key not in self._reported:
+                self._reported.add(key)
+                self.tell(f"hang: {incident.verdict.text}")
         self._number += 1
         now = time.time_ns()
         event = LogEvent(HANG, now, now, attributes_of(incident), self._number, 0, 0, 0, self._stream)
-        found: dict[str, AttributeValue] = {
-            "service.name": "tachograph",
-            "host.name": socket.gethostname(),
-            "dl.role": NODE,
-            "dl.run.id": run,
-        }
-        found["service.instance.id"] = instance_id(found)
-        for request, _ in log_requests([event], found, lambda *_: None, lambda: None):
-            self._keep(request)
+        for request, _ in log_requests([event], node_resource(run), lambda *_: None, lambda: None):
+            self._store_event(request)
 
     def picture(self, run: str) -> Mapping[str, Any] | None:
         """Return the ranks of a run as they stand now, and its incidents; None where none has sent a pulse."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,17 +22,16 @@ from tachograph.exporters.otlp.http import HttpSender, partial_success
 from tachograph.exporters.otlp.settings import SIGNALS, Signal, read_otlp_settings
 from tachograph.exporters.otlp.values import add_attributes
 from tachograph.exporters.spool import Spool, spool_limit_of
-from tachograph.hub._curve_records import POINT, SCHEMA_KEY, SEQ, STREAM, PackedRecord, told
 from tachograph.hub._request import SENDER
 from tachograph.hub._stream_decoder import is_beside, read_back
 from tachograph.identity.resource import file_safe
 from tachograph.identity.resource import store as default_store
 from tachograph.recording.ids import random_hex
-from tachograph.recording.journal import LOG
-from tachograph.recording.own_metrics import Reason
-from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
+from tachograph.recording.journal import LOG, SCHEMA
+from tachograph.recording.packed_points import PACKED
 from tachograph.recording.pulse_source import PULSE
 from tachograph.recording.registry import Registry
+from tachograph.runs.point_records import POINT, SCHEMA_KEY, SEQ, STREAM, PackedRecord, decode_curve_record
 from tachograph.runs.recorded import CALLS, FAILURE
 
 DESTINATION = "forward"
@@ -82,13 +81,13 @@ class Forwarding:
         self._every = curves == "all"
         self._senders: dict[Signal, HttpSender] = {}
         for signal in SIGNALS:
-            found = read_otlp_settings(signal, environ, endpoint=url, protocol="http/protobuf", compression="gzip")
-            self._senders[signal] = HttpSender(replace(found, headers=(*found.headers, (SENDER, self.sender))))
+            settings = read_otlp_settings(signal, environ, endpoint=url, protocol="http/protobuf", compression="gzip")
+            self._senders[signal] = HttpSender(replace(settings, headers=(*settings.headers, (SENDER, self.sender))))
         host = urlsplit(url).netloc.rpartition("@")[2]
         root = default_store(environ) if store is None else store
         self.spool_folder = root / "spool" / file_safe(f"{DESTINATION}-{host}") / self.sender
         spool_limit = spool_limit_of(environ)
-        spool = partial(_spool, self.spool_folder, spool_limit) if spool_limit else None
+        spool = partial(Spool, self.spool_folder, spool_limit, of="process") if spool_limit else None
         self._queue = DeliveryQueue(
             DESTINATION,
             registry,
@@ -118,7 +117,7 @@ class Forwarding:
         exponential histograms that say again what an explicit one says are left out. Messages of exceptions and
         records of programs' own logging are for hubs of ours alone.
         """
-        if any((sender.reads or 0) >= PACKED_SCHEMA for sender in self._senders.values()):
+        if any((sender.reads or 0) >= SCHEMA for sender in self._senders.values()):
             return False
         if signal == "logs":
             left_out = _leave_out_private(request)
@@ -147,10 +146,6 @@ class Forwarding:
             sender.close()
 
 
-def _spool(folder: Path, limit: int, lose: Callable[[int, Reason, bool], None]) -> Spool:
-    return Spool(folder, limit, lose, of="process")
-
-
 def readable_elsewhere(signal: Signal, body: bytes) -> Iterator[tuple[bytes, int]]:
     """Yield a stored request as a receiver can read it that is no hub of ours: as requests, each with its items.
 
@@ -172,40 +167,60 @@ def readable_elsewhere(signal: Signal, body: bytes) -> Iterator[tuple[bytes, int
         for scope in one.scope_logs:
             for first in range(0, len(scope.log_records), _MANY):
                 part = ExportLogsServiceRequest()
-                made = part.resource_logs.add(resource=one.resource, schema_url=one.schema_url)
-                inner = made.scope_logs.add(scope=scope.scope, schema_url=scope.schema_url)
+                resource = part.resource_logs.add(resource=one.resource, schema_url=one.schema_url)
+                inner = resource.scope_logs.add(scope=scope.scope, schema_url=scope.schema_url)
                 inner.log_records.extend(scope.log_records[first : first + _MANY])
                 yield part.SerializeToString(), len(inner.log_records)
 
 
 def _unpack_points(request: Any, *, every: bool) -> bool:
-    found = False
-    for scope in [scope for one in request.resource_logs for scope in one.scope_logs]:
-        if not any(record.event_name == PACKED for record in scope.log_records):
+    has_packed = False
+    for scope in _log_scopes(request):
+        records = list(scope.log_records)
+        if not any(record.event_name == PACKED for record in records):
             continue
-        found, records = True, list(scope.log_records)
+        has_packed = True
         del scope.log_records[:]
         for record in records:
             scope.log_records.extend(_apart(record, every=every) if record.event_name == PACKED else [record])
-    return found
+    return has_packed
+
+
+def _log_scopes(request: Any) -> list[Any]:
+    return [scope for resource in request.resource_logs for scope in resource.scope_logs]
+
+
+def _metric_scopes(request: Any) -> list[Any]:
+    return [scope for resource in request.resource_metrics for scope in resource.scope_metrics]
 
 
 def _leave_out_private(request: Any) -> bool:
-    found = False
-    for scope in [scope for one in request.resource_logs for scope in one.scope_logs]:
-        kept = [record for record in scope.log_records if record.event_name not in _PRIVATE]
-        if len(kept) < len(scope.log_records):
-            found = True
-            del scope.log_records[:]
-            scope.log_records.extend(kept)
-    return found
+    lists = [scope.log_records for scope in _log_scopes(request)]
+    return _leave_out(lists, lambda record: record.event_name in _PRIVATE)
+
+
+def _leave_out_beside(request: Any) -> bool:
+    return _leave_out([scope.metrics for scope in _metric_scopes(request)], is_beside)
+
+
+def _leave_out(lists: Iterable[Any], is_left_out: Callable[[Any], bool]) -> bool:
+    """Remove items from lists of a message; return whether there were any."""
+    has_changed = False
+    for items in lists:
+        kept = [item for item in items if not is_left_out(item)]
+        if len(kept) < len(items):
+            has_changed = True
+            del items[:]
+            items.extend(kept)
+    return has_changed
 
 
 def _apart(record: LogRecord, *, every: bool) -> Iterator[LogRecord]:
     """Yield a record for each point of a packed one; none of a broken one."""
-    said = {each.key: each.value for each in record.attributes}
-    stream, first = said.get(STREAM, AnyValue()).string_value, said.get(SEQ, AnyValue()).int_value
-    packed = told(record, said, first, record.time_unix_nano)
+    values = {each.key: each.value for each in record.attributes}
+    stream = values.get(STREAM, AnyValue()).string_value
+    first = values.get(SEQ, AnyValue()).int_value
+    packed = decode_curve_record(record, values, first, record.time_unix_nano)
     if not isinstance(packed, PackedRecord) or not (every or packed.execution is not None):
         return
     labels: dict[str, Any] = {"attributes": dict(read_back(packed.attributes))}
@@ -217,21 +232,12 @@ def _apart(record: LogRecord, *, every: bool) -> Iterator[LogRecord]:
             continue
         metric, row = divmod(place, rows)
         seq, at, x, value, more = packed.sample(first + place, row, metric * rows)
-        made = LogRecord(time_unix_nano=at, observed_time_unix_nano=record.observed_time_unix_nano, event_name=POINT)
+        unpacked = LogRecord(
+            time_unix_nano=at, observed_time_unix_nano=record.observed_time_unix_nano, event_name=POINT
+        )
         point = {"metric": packed.metrics[metric], **about, "x": x, "value": value, "branch": packed.branch, **more}
-        add_attributes(made.attributes, (point | {SCHEMA_KEY: 1, STREAM: stream, SEQ: seq}).items())
-        yield made
-
-
-def _leave_out_beside(request: Any) -> bool:
-    found = False
-    for scope in [scope for one in request.resource_metrics for scope in one.scope_metrics]:
-        kept = [metric for metric in scope.metrics if not is_beside(metric)]
-        if len(kept) < len(scope.metrics):
-            found = True
-            del scope.metrics[:]
-            scope.metrics.extend(kept)
-    return found
+        add_attributes(unpacked.attributes, (point | {SCHEMA_KEY: 1, STREAM: stream, SEQ: seq}).items())
+        yield unpacked
 
 
 def _points(record: Any) -> int:
@@ -242,9 +248,9 @@ def _points(record: Any) -> int:
 def items(signal: Signal, request: Any) -> int:
     """Return how many data points, log records or spans a request holds; packed points count each."""
     if signal == "logs":
-        listed = [scope.log_records for one in request.resource_logs for scope in one.scope_logs]
-        return sum(_points(record) if record.event_name == PACKED else 1 for records in listed for record in records)
+        records = [record for scope in _log_scopes(request) for record in scope.log_records]
+        return sum(_points(record) if record.event_name == PACKED else 1 for record in records)
     if signal == "traces":
         return sum(len(scope.spans) for one in request.resource_spans for scope in one.scope_spans)
-    metrics = (metric for one in request.resource_metrics for scope in one.scope_metrics for metric in scope.metrics)
+    metrics = (metric for scope in _metric_scopes(request) for metric in scope.metrics)
     return sum(len(getattr(metric, kind).data_points) for metric in metrics if (kind := metric.WhichOneof("data")))

@@ -16,9 +16,10 @@ import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
-from urllib.parse import parse_qs
 
-from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 TOKEN = "TACHOGRAPH_HUB_TOKEN"  # noqa: S105 - the variable's name
@@ -28,17 +29,11 @@ _OF_THE_STUDIO = ("/api/", "/static/")  # and the page
 
 # RFC 9110, "Host and :authority": a name or an address, and perhaps a port.
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:@/\s]+)(?::\d{1,5})?", re.IGNORECASE)
-_ALWAYS = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-)
-
-
-class _Objection(Exception):  # noqa: N818 - an answer, not a fault
-    def __init__(self, status: HTTPStatus, why: str) -> None:
-        super().__init__(why)
-        self.status = status
+_ALWAYS = {
+    "x-content-type-options": "nosniff",
+    "cross-origin-resource-policy": "same-origin",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+}
 
 
 class Guard:
@@ -53,74 +48,62 @@ class Guard:
     def __init__(self, app: ASGIApp, *, loopback: bool, token: str | None) -> None:
         self._app = app
         self._loopback = loopback
-        self._token = None if token is None else token.encode()
-        self._cookie = b"" if token is None else _cookie(token.encode())
+        self._token = token
+        # Hashed, as a token may hold characters that no cookie may.
+        name, value = (_hash(token or "", purpose) for purpose in ("name", "value"))
+        self._cookie_name = f"tachograph-{name[:8]}"
+        self._cookie_value = value
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                given = list(message.get("headers", ()))
-                said = {name.lower() for name, _ in given}
-                message["headers"] = [*given, *(each for each in _ALWAYS if each[0] not in said)]
+                headers = MutableHeaders(scope=message)
+                for name, value in _ALWAYS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
-        try:
-            self._check(scope)
-        except _Objection as objection:
-            headers = {"WWW-Authenticate": "Bearer"} if objection.status == HTTPStatus.UNAUTHORIZED else None
-            answer = PlainTextResponse(f"{objection.status.value}: {objection}\n", objection.status, headers)
-            await answer(scope, receive, send_with_headers)
-            return
-        if self._token is not None and self._is_link(scope):
-            found = RedirectResponse(_PAGE, HTTPStatus.SEE_OTHER, {"Cache-Control": "no-store"})
-            kept = f"{self._cookie.decode()}; Path=/; HttpOnly; SameSite=Strict"
-            found.headers.update({"Set-Cookie": kept, "Referrer-Policy": "no-referrer"})
-            await found(scope, receive, send_with_headers)
-            return
-        await self._app(scope, receive, send_with_headers)
+        request = Request(scope)
+        answer = self._refused(request) or self._linked(request) or self._app
+        await answer(scope, receive, send_with_headers)
 
-    def _is_link(self, scope: Scope) -> bool:
-        """Tell whether a request is the link that gives a browser its cookie; the guard has checked it."""
-        return scope["method"] == "GET" and scope["path"] == _PAGE and bool(_token_of(scope))
-
-    def _check(self, scope: Scope) -> None:
-        headers: dict[bytes, list[bytes]] = {}
-        for name, value in scope["headers"]:
-            headers.setdefault(name, []).append(value)
-        host = _only(headers, b"host")
+    def _refused(self, request: Request) -> Response | None:
+        """Return the answer to a request that may not pass."""
+        host = _only(request, "host")
         if self._loopback and not names_loopback(host):
-            raise _Objection(HTTPStatus.FORBIDDEN, "this hub serves only this machine: use localhost or 127.0.0.1")
-        self._check_origin(scope, headers, host)
-        if self._token is not None and scope["path"] not in PUBLIC and not self._has_cookie(scope, headers):
-            self._check_token(_only(headers, b"authorization") or _token_of(scope), self._token)
-
-    def _has_cookie(self, scope: Scope, headers: dict[bytes, list[bytes]]) -> bool:
-        looks = scope["method"] in ("GET", "HEAD") and not _token_of(scope)
-        if not looks or not (scope["path"] == _PAGE or scope["path"].startswith(_OF_THE_STUDIO)):
-            return False
-        sent = (each.strip() for line in headers.get(b"cookie", ()) for each in line.split(b";"))
-        return any(hmac.compare_digest(each, self._cookie) for each in sent)
-
-    def _check_origin(self, scope: Scope, headers: dict[bytes, list[bytes]], host: str) -> None:
-        if b"origin" in headers and _only(headers, b"origin").lower() not in {
-            f"{scheme}://{host.lower()}" for scheme in ("http", "https")
-        }:
-            raise _Objection(HTTPStatus.FORBIDDEN, "requests from pages of another origin are refused")
-        site = _only(headers, b"sec-fetch-site")
+            return _refusal(HTTPStatus.FORBIDDEN, "this hub serves only this machine: use localhost or 127.0.0.1")
+        origins = {f"http://{host.lower()}", f"https://{host.lower()}"}
+        if "origin" in request.headers and _only(request, "origin").lower() not in origins:
+            return _refusal(HTTPStatus.FORBIDDEN, "requests from pages of another origin are refused")
+        site = _only(request, "sec-fetch-site")
         # A page of another port of this machine may link here; its scripts and forms may not reach the hub.
-        link = scope["method"] == "GET" and _only(headers, b"sec-fetch-mode") == "navigate"
+        link = request.method == "GET" and _only(request, "sec-fetch-mode") == "navigate"
         if site == "cross-site" or (site == "same-site" and not link):
-            raise _Objection(HTTPStatus.FORBIDDEN, "requests from pages of another site are refused")
+            return _refusal(HTTPStatus.FORBIDDEN, "requests from pages of another site are refused")
+        if self._token is None or request.scope["path"] in PUBLIC or self._has_cookie(request):
+            return None
+        scheme, _, token = (_only(request, "authorization") or f"Bearer {_token_of(request)}").partition(" ")
+        # A token is ASCII: any other text is wrong.
+        if scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token.encode()):
+            return None
+        why = "send the header 'Authorization: Bearer TOKEN' with the hub's token; in a browser, open /?token=TOKEN"
+        return _refusal(HTTPStatus.UNAUTHORIZED, why, {"WWW-Authenticate": "Bearer"})
 
-    @staticmethod
-    def _check_token(given: str, token: bytes) -> None:
-        scheme, _, said = given.partition(" ")
-        right = hmac.compare_digest(said.strip().encode(), token)  # a token is ASCII: any other text is wrong
-        if scheme.lower() != "bearer" or not right:
-            why = "send the header 'Authorization: Bearer TOKEN' with the hub's token; in a browser, open /?token=TOKEN"
-            raise _Objection(HTTPStatus.UNAUTHORIZED, why)
+    def _has_cookie(self, request: Request) -> bool:
+        path = request.scope["path"]
+        only_reads = request.method in ("GET", "HEAD") and not _token_of(request)
+        value = request.cookies.get(self._cookie_name, "")
+        is_right = hmac.compare_digest(value.encode(), self._cookie_value.encode())
+        return is_right and only_reads and (path == _PAGE or path.startswith(_OF_THE_STUDIO))
+
+    def _linked(self, request: Request) -> Response | None:
+        """Return the answer to the link that gives a browser its cookie; the token has been checked."""
+        if self._token is None or not _token_of(request):
+            return None
+        cookie = f"{self._cookie_name}={self._cookie_value}; Path=/; HttpOnly; SameSite=Strict"
+        headers = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "Set-Cookie": cookie}
+        return RedirectResponse(_PAGE, HTTPStatus.SEE_OTHER, headers)
 
 
 def read_token(file: Path | None, environ: Mapping[str, str], *, loopback: bool) -> str | None:
@@ -138,36 +121,36 @@ def read_token(file: Path | None, environ: Mapping[str, str], *, loopback: bool)
         return None
     where = TOKEN if file is None else f"--token-file {file}"
     try:
-        found = environ.get(TOKEN, "").strip() if file is None else file.read_text(encoding="utf-8").strip()
+        token = environ.get(TOKEN, "").strip() if file is None else file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read {where}: {error}") from None
-    if not found and file is None:
+    if not token and file is None:
         raise ValueError(f"a hub that other machines can reach needs a token: use --token-file or set {TOKEN}")
-    if not found or not found.isascii() or not found.isprintable() or " " in found:
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise ValueError(f"{where} must be a token of printable ASCII characters without spaces")
-    return found
+    return token
 
 
-def _cookie(token: bytes) -> bytes:
-    """Return the cookie, name and value; hashed, as a token may hold characters that no cookie may."""
-    name, value = (hmac.new(token, what, hashlib.sha256).hexdigest() for what in (b"name", b"value"))
-    return f"tachograph-{name[:8]}={value}".encode()
+def _refusal(status: HTTPStatus, why: str, headers: Mapping[str, str] | None = None) -> Response:
+    return PlainTextResponse(f"{status.value}: {why}\n", status, headers)
 
 
-def _token_of(scope: Scope) -> str:
-    """Return the token in the page's address, encoded as in a header; empty where there is none."""
-    if scope["path"] != _PAGE or scope["method"] != "GET":
-        return ""
-    given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [])
-    return f"Bearer {given[0]}" if given else ""
+def _hash(token: str, purpose: str) -> str:
+    return hmac.new(token.encode(), purpose.encode(), hashlib.sha256).hexdigest()
+
+
+def _token_of(request: Request) -> str:
+    """Return the token in the page's address; empty if there is none."""
+    is_page = request.scope["path"] == _PAGE and request.method == "GET"
+    return request.query_params.get("token", "") if is_page else ""
 
 
 def names_loopback(host: str) -> bool:
     """Tell whether a Host header names this machine's loopback: localhost, 127.x.x.x or [::1], with any port."""
-    found = _AUTHORITY.fullmatch(host)
-    if found is None:
+    authority = _AUTHORITY.fullmatch(host)
+    if authority is None:
         return False
-    name = found[1].lower()
+    name = authority[1].lower()
     return name == "localhost" or is_loopback(name.strip("[]"))
 
 
@@ -179,6 +162,6 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def _only(headers: dict[bytes, list[bytes]], name: bytes) -> str:
-    """Return a header's value, empty where it is missing; given twice it is joined, and so matches nothing."""
-    return b", ".join(headers.get(name, [])).decode("latin-1").strip()
+def _only(request: Request, name: str) -> str:
+    """Return a header's value, empty if it is missing; given twice it is joined, and so matches nothing."""
+    return ", ".join(request.headers.getlist(name)).strip()

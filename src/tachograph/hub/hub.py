@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tachograph.exporters.prometheus.format import Format, negotiate
 from tachograph.hub._archive import Archive
 from tachograph.hub._diagnoses import Diagnoses
 from tachograph.hub._index import Index
-from tachograph.hub._layouts import SentResource, decoded, parsed, read
+from tachograph.hub._layouts import SentResource, decoded, parsed, read_metrics
 from tachograph.hub._page import NodePage
 from tachograph.hub._rejections import Rejected, Rejections
 from tachograph.hub._run import STAYS, LiveRun, Sent, apply
@@ -32,7 +32,6 @@ from tachograph.hub.events import Events
 from tachograph.hub.processes import Incarnation, LiveProcess, LostProcess, life
 from tachograph.identity.launch import Launch
 from tachograph.identity.program import StartMarks
-from tachograph.identity.resource import SERIES_KEYS
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import HUB, OWN_GROUP, Reason
 from tachograph.recording.registry import Registry
@@ -48,10 +47,8 @@ _log = logging.getLogger("tachograph")
 TIME_TO_LIVE = 300.0
 _REPEAT, _REPEATS = 30.0, 10  # seconds after which a client of ours sends all again; how often in the time to live
 _MANY = 1000  # new series: the page that shows them first takes several times as long as the next one
-_MOST_TOLD = 100  # files
-_HURRY = 0.01  # seconds
-_FEW = 500  # processes and series of losses that an answer of /healthz looks at: the event loop does it
 _RECEIVED = ("data_points", "log_records", "spans")  # in requests, of any kind
+_MOST_DELETED = 100  # files that the summary names
 _SAVE_EVERY = 5 * SECOND
 _SWEEP_EVERY = 10 * SECOND
 _TAKE_OVER_EVERY = 60 * SECOND
@@ -75,7 +72,6 @@ class Hub:
         clock: nanoseconds since the epoch.
         time_to_live: seconds after which a series that is not sent any more leaves the page; at least five export
             intervals of its process.
-        resource_labels: resource attributes that are labels on each series.
         limits: of memory; points of series beyond them are rejected, and counted.
         started: start marks of the job's processes; the marks of those that report are removed.
         open_stores: bounds how many files are open at once.
@@ -98,7 +94,6 @@ class Hub:
         nameless: str = "default",
         clock: Callable[[], int] = time.time_ns,
         time_to_live: float = TIME_TO_LIVE,
-        resource_labels: Sequence[str] = SERIES_KEYS,
         limits: Limits | None = None,
         started: StartMarks | None = None,
         open_stores: OpenStores | None = None,
@@ -117,8 +112,7 @@ class Hub:
         self._closed = False
         self._asked = Format(openmetrics=True, version="1.0.0", utf8=True)  # as Prometheus 3 does
         self._known = 0
-        self._renewed: list[dict[str, str]] = []
-        self._well = {"dropped": 0, "lost": 0}
+        self._losses = {"dropped": 0, "lost": 0}
         self._rejections = Rejections(self.registry)
         self._started = started
         self.folder = store
@@ -128,7 +122,6 @@ class Hub:
             store,
             run,
             nameless=self.name,
-            resource_labels=resource_labels,
             limits=self._limits,
             time_to_live=int(time_to_live * SECOND),
             open_stores=open_stores,
@@ -167,9 +160,13 @@ class Hub:
         """Count in a metric of the hub's own: one of :data:`tachograph.recording.own_metrics.HUB`, without a rank."""
         self.registry.group(OWN_GROUP).own(HUB[name]).record(amount, attributes)
 
-    def read_metrics(self, body: bytes) -> list[SentResource] | None:
-        """Return a request for :meth:`receive_metrics`, read by known layouts; None where it is to be decoded."""
-        return read(body, self._index.layouts)
+    def read_metrics(self, body: bytes) -> list[SentResource]:
+        """Return a request in protobuf, decoded for :meth:`receive_metrics`.
+
+        Raises:
+            Refusal: it is no such request.
+        """
+        return read_metrics(body, self._index.layouts)
 
     def receive_metrics(
         self, request: ExportMetricsServiceRequest | list[SentResource], *, own: bool = False
@@ -221,9 +218,8 @@ class Hub:
                 if data is None:
                     continue
                 of_data = getattr(metric, data)
-                shape = shape_of(of_data, data)
-                known = process.streams.get((scope, metric.name, metric.unit, shape))
-                stream = self._index.stream(process, scope, metric, shape) if known is None else known
+                key = scope, metric.name, metric.unit, shape_of(of_data, data)
+                stream = process.streams.get(key) or self._index.stream(process, key, metric.description)
                 if data == "exponential_histogram" and is_beside(metric):
                     yield metric.name, 0, stream, stream.take_beside(of_data, writer, now)
                     continue
@@ -344,11 +340,9 @@ class Hub:
             now = self._clock()
             with self._lock:
                 self._index.check(now, self._began)
-                if self._index.telling() > _FEW:
-                    self._count_losses()
-            for why, path in self._archive.look():
-                self.count("tachograph.hub.files.renewed", 1, why=why)
-                self._renewed.append({"file": path, "why": why})
+                dropped = self._rejections.total + self._index.dropped()
+                self._losses = {"dropped": dropped, "lost": len(self._index.lost())}
+            self._archive.restart_deleted()
             self._index.open_missing(self._lock)
             everything = self._is_due("save", now, _SAVE_EVERY)
             self._archive.save(everything=everything)
@@ -365,18 +359,13 @@ class Hub:
     def _thin(self, run: LiveRun) -> None:
         if run.history is None or run.store is None or not run.store.is_open:
             return
-        gone = run.history.thin()
+        gone = run.history.thin_samples()
         if gone:
             self.count("tachograph.hub.samples.thinned", gone)
             return
         merged = run.history.thin_points()
         if merged:
             self.count("tachograph.hub.points.thinned", merged)
-
-    def turnover(self) -> tuple[int, int]:
-        """Return how many series and processes have gone since the hub began, and how many there are."""
-        with self._lock:
-            return self._index.gone, len(self._index.series) + len(self._index.processes())
 
     def _is_due(self, what: str, now: int, every: int) -> bool:
         if now < self._due[what]:
@@ -417,7 +406,7 @@ class Hub:
             "lost": [_described(each) for each in lost],
             "unheard": self._started.left() if at_the_end and self._started is not None else None,
             "store": str(self.store),
-            "renewed": self._renewed[-_MOST_TOLD:],
+            "deleted": list(self._archive.deleted)[:_MOST_DELETED],
         }
 
     def kept(self) -> dict[str, Any]:
@@ -453,21 +442,9 @@ class Hub:
         return {**counts, "ended": ended, "diagnosis": diagnosed}
 
     def health(self) -> dict[str, Any]:
-        """Return the counts of the summary without a long wait.
-
-        Under load, and with hundreds of processes, the losses may be those of a second ago.
-        """
-        if self._index.telling() <= _FEW and self._lock.acquire(timeout=_HURRY):
-            try:
-                self._count_losses()
-            finally:
-                self._lock.release()
+        """Return the counts of the summary without a wait: losses are those of the latest tick."""
         counts = {name: self._totals[name] for name in _RECEIVED}
-        return {"run": "" if self._index.own is None else self.name, **counts, **self._well}
-
-    def _count_losses(self) -> None:
-        dropped = self._rejections.total + self._index.dropped()
-        self._well = {"dropped": dropped, "lost": len(self._index.lost())}
+        return {"run": "" if self._index.own is None else self.name, **counts, **self._losses}
 
     def events(self, run: str) -> Events:
         """Return the events of a run, for reading.

@@ -9,7 +9,6 @@ import logging
 import os
 import select
 import signal
-import socket
 import sys
 import threading
 import time
@@ -22,17 +21,13 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.hardware import SHARED_MEMORY, observe
-from tachograph.hub._survivors import Survivors
 from tachograph.hub.doctors import LOOK
 from tachograph.hub.hub import Hub
-from tachograph.hub.processes import is_running
+from tachograph.hub.processes import is_running, node_resource
 from tachograph.hub.server import HubServer
-from tachograph.identity.resource import instance_id
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.log import LogOnce
-from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
-from tachograph.runs.members import NODE
 
 if TYPE_CHECKING:  # else each hub would load the libraries with which few of them send
     from tachograph.hub.forwarding import Forwarding
@@ -58,14 +53,7 @@ class Node:
     def __init__(self, run: str | None, store: Path) -> None:
         self._registry = Registry(enabled=True)
         self._encoder = MetricsEncoder("hub", self._registry, sdk=False)
-        found: dict[str, AttributeValue] = {
-            "service.name": "tachograph",
-            "host.name": socket.gethostname(),
-            "dl.role": NODE,
-        }
-        if run is not None:
-            found["dl.run.id"] = run
-        self._resource = {**found, "service.instance.id": instance_id(found)}
+        self._resource = node_resource(run)
         self._hardware = observe(self._registry, node=True, process=False, folders=(".", str(store), SHARED_MEMORY))
 
     def requests(self) -> list[ExportMetricsServiceRequest]:
@@ -119,8 +107,7 @@ class Lifetime:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self.end)
-        survivors = Survivors()
-        ticking = threading.Thread(target=self._tick, args=(survivors,), name="tachograph hub", daemon=True)
+        ticking = threading.Thread(target=self._tick, name="tachograph hub", daemon=True)
         ticking.start()
         threading.Thread(target=self._look, name="tachograph hangs", daemon=True).start()
         serving = asyncio.create_task(self._server.serve(started))
@@ -140,7 +127,6 @@ class Lifetime:
                 task.cancel()
             self._closing.set()
             await asyncio.to_thread(self._close, ticking)
-            survivors.close()
 
     def _close(self, ticking: threading.Thread) -> None:
         ticking.join(_LONGEST_GRACE)
@@ -204,20 +190,16 @@ class Lifetime:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), seconds)
 
-    def _tick(self, survivors: Survivors) -> None:
+    def _tick(self) -> None:
         while not self._closing.wait(_TICK):
-            self._tick_once(survivors)
+            try:
+                self._hub.tick()
+            except Exception:  # noqa: BLE001 - the border to the store: a full disk must not end the upkeep
+                self._fail("tick")
 
     def _look(self) -> None:
         while not self._closing.wait(LOOK):
             self._hub.doctors.look()
-
-    def _tick_once(self, survivors: Survivors) -> None:
-        try:
-            self._hub.tick()
-            survivors.look(*self._hub.turnover())
-        except Exception:  # noqa: BLE001 - the border to the store: a full disk must not end the upkeep
-            self._fail("tick")
 
     def _fail(self, work: str) -> None:
         self._hub.count("tachograph.hub.failed", 1, signal=work)

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tachograph.hub._layouts import Layouts
-from tachograph.hub._series import Labels, Room, Shape
+from tachograph.hub._series import Labels, Shape
 from tachograph.hub._stream_decoder import AHEAD, StreamDecoder
+from tachograph.identity.resource import instance_id
 from tachograph.recording.own_metrics import PROCESS_LAST_EXPORT, PROCESS_LOST
 from tachograph.recording.points import AttributeValue, MetricPoints, NumberPoint
-from tachograph.runs.members import SECOND, longest_silence
+from tachograph.runs.members import NODE, SECOND, longest_silence
 
 _ONE_EXPORT = SECOND // 20  # nanoseconds: requests that are closer belong to one export
 _FORGET = 0.9  # the share of a longer interval that is left after each shorter one
@@ -65,7 +66,16 @@ class Incarnation:
     """
 
     __slots__ = (
-        *("announced", "ended", "first_export", "interval", "key", "last_export", "lost", "noted", "resource", "said"),
+        "announced",
+        "ended",
+        "first_export",
+        "interval",
+        "key",
+        "last_export",
+        "lost",
+        "noted",
+        "resource",
+        "said",
         "unsaved",
     )
 
@@ -131,10 +141,9 @@ class LiveProcess:
         attributes: those of its resource.
         labels: those on each of its series.
         run: the run it belongs to, to which this class does nothing.
-        room: for the layouts of its metrics.
 
     Attributes:
-        layouts: those of its metrics, others whenever a series is gone.
+        layouts: those of its metrics; new ones, without any, whenever a series is gone.
         resource: the resource of its newest start.
         streams: its series, by scope, name, unit and shape.
         times_lost: number of its starts that were lost.
@@ -143,13 +152,12 @@ class LiveProcess:
         forgotten: the store may have series of it that are not in ``streams``.
     """
 
-    def __init__(self, instance: str, attributes: Attributes, labels: Labels, run: Any, room: Room) -> None:
+    def __init__(self, instance: str, attributes: Attributes, labels: Labels, run: Any) -> None:
         self.instance = instance
         self.resource = attributes
         self.labels = labels
         self.run = run
-        self.layouts = Layouts(room)
-        self._room = room
+        self.layouts = Layouts()
         self.streams: dict[StreamKey, StreamDecoder] = {}
         self.incarnations: dict[StartNumber, Incarnation] = {}
         self.current: Incarnation | None = None
@@ -181,11 +189,6 @@ class LiveProcess:
         """The newest start's export interval in nanoseconds; 0 while unknown."""
         return 0 if self.current is None else self.current.interval
 
-    def renew_layouts(self) -> None:
-        """Forget the layouts, also where a request is being read by them."""
-        self.layouts.forget()
-        self.layouts = Layouts(self._room)
-
     def is_unsaved(self) -> bool:
         """Tell whether changes of the process or its series are not in the store yet."""
         return self.unsaved or any(series.unsaved for stream in self.streams.values() for series in stream.series())
@@ -198,17 +201,17 @@ class LiveProcess:
         job's.
         """
         key = start_of(attributes)
-        found = self.incarnations.get(key)
-        if found is not None:
-            found.resource = attributes
-            return found
-        found = self.incarnations[key] = Incarnation(key, now)
-        found.resource = attributes
+        incarnation = self.incarnations.get(key)
+        if incarnation is not None:
+            incarnation.resource = attributes
+            return incarnation
+        incarnation = self.incarnations[key] = Incarnation(key, now)
+        incarnation.resource = attributes
         if self.current is None or key.restart >= self.current.key.restart or self.current.is_over(now):
-            self._follow(found)
+            self._follow(incarnation)
         if len(self.incarnations) > _STARTS:
             del self.incarnations[next(iter(self.incarnations))]
-        return found
+        return incarnation
 
     def _follow(self, incarnation: Incarnation) -> None:
         """Let a start take the place of the current one."""
@@ -218,7 +221,7 @@ class LiveProcess:
         if before is not None and before is not incarnation:
             self.lose(before)
 
-    def began(self, incarnation: Incarnation, said: int, *, late: bool = False) -> None:
+    def began(self, incarnation: Incarnation, said: int, *, late: bool) -> None:
         """Note that a start has announced itself.
 
         Args:
@@ -235,20 +238,12 @@ class LiveProcess:
         else:
             self.lose(incarnation)
 
-    def over(self, incarnation: Incarnation, reason: str) -> None:
-        """Note that a start has ended in an orderly way, also where the record arrives late."""
-        incarnation.end(reason)
-
     def lose(self, incarnation: Incarnation) -> None:
         """Count a start as lost, where its end was to be announced and was not."""
         if incarnation.announced and not incarnation.ended and not incarnation.lost:
             incarnation.lost = incarnation.unsaved = True
             self.times_lost += 1
             self.unsaved = True
-
-    def found(self, incarnation: Incarnation) -> None:
-        """Mark a lost start as found. The count stays: a counter does not go back."""
-        incarnation.lost = False
 
     def check(self, now: int, since: int = 0) -> None:
         """Count the newest start as lost where it was silent for too long; exports could arrive from ``since`` on."""
@@ -261,15 +256,15 @@ class LiveProcess:
         Args:
             at_the_end: nothing more will be received: every start that has not ended is lost.
         """
-        gone = [
+        incarnations = [
             each
             for each in self.incarnations.values()
             if each.lost or (at_the_end and each.announced and not each.ended)
         ]
-        if not gone:
+        if not incarnations:
             return []
         rank, role = self.rank, str(self.resource.get("dl.role", ""))
-        return [LostProcess(self.instance, each.key.pid, rank, role, each.last_export) for each in gone]
+        return [LostProcess(self.instance, each.key.pid, rank, role, each.last_export) for each in incarnations]
 
 
 def life(processes: Iterable[LiveProcess]) -> list[MetricPoints]:
@@ -287,6 +282,18 @@ def life(processes: Iterable[LiveProcess]) -> list[MetricPoints]:
     return [each for each in both if each.points]
 
 
+def node_resource(run: str | None) -> dict[str, AttributeValue]:
+    """Return the resource of this machine in a run, or in none: it is stored like a process."""
+    attributes: dict[str, AttributeValue] = {
+        "service.name": "tachograph",
+        "host.name": socket.gethostname(),
+        "dl.role": NODE,
+    }
+    if run is not None:
+        attributes["dl.run.id"] = run
+    return {**attributes, "service.instance.id": instance_id(attributes)}
+
+
 def start_of(attributes: Attributes) -> StartNumber:
     """Return the identity of the start that a resource belongs to."""
     return StartNumber(_integer(attributes.get("process.pid")), _integer(attributes.get("dl.restart_count")))
@@ -294,12 +301,14 @@ def start_of(attributes: Attributes) -> StartNumber:
 
 def instance_of(attributes: Attributes) -> str:
     """Return the ``service.instance.id``, or else an id of the attributes that identify a process on its host."""
-    given = attributes.get("service.instance.id")
-    if given:
-        return str(given)
-    telling = ("service.namespace", "service.name", "host.name", "process.pid")
-    found = [(key, str(attributes[key])) for key in telling if key in attributes]
-    return str(uuid.uuid5(uuid.NAMESPACE_OID, repr(found or sorted((key, str(attributes[key])) for key in attributes))))
+    instance = attributes.get("service.instance.id")
+    if instance:
+        return str(instance)
+    keys = ("service.namespace", "service.name", "host.name", "process.pid")
+    identity = [(key, str(attributes[key])) for key in keys if key in attributes]
+    return str(
+        uuid.uuid5(uuid.NAMESPACE_OID, repr(identity or sorted((key, str(attributes[key])) for key in attributes)))
+    )
 
 
 def _gives_way(current: Incarnation, later: Incarnation) -> bool:

@@ -9,7 +9,7 @@ import json
 import socket
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -20,13 +20,12 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.routing import BaseRoute, Route
 
 from tachograph.exporters.prometheus.format import accepts_gzip
-from tachograph.hub._connections import ClientTimeouts, Connections, Why
+from tachograph.hub._connections import ClientTimeouts, CloseReason, Connections
 from tachograph.hub._receiver import Receiver
-from tachograph.hub._request import Decoder, Intake
+from tachograph.hub._request import RequestLimits
 from tachograph.hub.guard import Guard, is_loopback
 from tachograph.hub.hub import Hub
 from tachograph.recording.log import LogOnce
@@ -46,7 +45,7 @@ _AT_ONCE = 16  # connections that asyncio accepts at once, before they are count
 _GZIP_LEVEL = 1
 _LONGEST_NAME = 100  # characters of a scraper's
 _POLL = 0.02
-_FRONT = """Tachograph hub {version}
+_FRONT = f"""Tachograph hub {__version__}
 
 /          the Studio, for browsers: every run, live and stored
 /api/runs  the same as JSON
@@ -73,34 +72,30 @@ def listen(host: str, port: int | None, *, usual: int = PORT, avoided: Collectio
         family, _, _, _, address = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
         raise OSError(f"--host {host!r:.100} is not an address of this machine: {error}") from None
-    for candidate in _candidates(port, usual, avoided):
+    candidates = [port]
+    if port is None:
+        next_ports = range(usual, min(usual + NEXT_PORTS, _LAST_PORT) + 1)
+        candidates = [*(number for number in next_ports if number not in avoided), 0]
+    for candidate in candidates:
         # With the protocol left to the kernel, asyncio sets no TCP_NODELAY: on kept connections answers are 40 ms late.
-        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT hold no port
-            found.bind((address[0], candidate, *address[2:]))
-            found.listen(_BACKLOG)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT hold no port
+            listener.bind((address[0], candidate, *address[2:]))
+            listener.listen(_BACKLOG)
         except OSError as error:
-            found.close()
+            listener.close()
             if error.errno not in (errno.EADDRINUSE, errno.EACCES) or port is not None:
                 free = "; port 0 picks a free one" if error.errno == errno.EADDRINUSE else ""
                 raise OSError(
                     error.errno, f"cannot listen on {host} port {candidate}: {error.strerror}{free}"
                 ) from None
         else:
-            if port or found.getsockname()[1] not in avoided:
-                return found
-            with found:  # the kernel has chosen it: it cannot choose it again while this socket is open
+            if port or listener.getsockname()[1] not in avoided:
+                return listener
+            with listener:  # the kernel has chosen it: it cannot choose it again while this socket is open
                 return listen(host, port, usual=usual, avoided=avoided)
     raise AssertionError  # the last candidate is any free port
-
-
-def _candidates(port: int | None, usual: int, avoided: Collection[int]) -> Iterator[int]:
-    if port is not None:
-        yield port
-        return
-    yield from (number for number in range(usual, min(usual + NEXT_PORTS, _LAST_PORT) + 1) if number not in avoided)
-    yield 0
 
 
 def address_of(listener: socket.socket) -> tuple[str, str]:
@@ -118,9 +113,8 @@ class HubServer:
         listener: a socket of :func:`listen`.
         token: required in ``Authorization: Bearer``; None for no such rule.
         forwarding: gets everything that is received, too.
-        intake: bounds of bodies.
-        decoder: of bodies in JSON.
-        patience: limits for slow clients.
+        limits: of requests.
+        timeouts: limits for slow clients.
 
     Attributes:
         url: base URL, as reached from this machine.
@@ -134,33 +128,28 @@ class HubServer:
         *,
         token: str | None = None,
         forwarding: Forwarding | None = None,
-        intake: Intake | None = None,
-        decoder: Decoder | None = None,
-        patience: ClientTimeouts | None = None,
+        limits: RequestLimits | None = None,
+        timeouts: ClientTimeouts | None = None,
     ) -> None:
         host, self.url = address_of(listener)
         self.scraped = False
         self._hub = hub
         self._listener = listener
-        self._receiver = Receiver(hub, forwarding, intake=intake, decoder=decoder)
+        self._receiver = Receiver(hub, forwarding, limits)
         self._pages = ThreadPoolExecutor(1, "tachograph page")
         self._studio = Studio(hub.folder, hub.name, failed=self._studio_failed, standing=hub.doctors.picture)
         self._scrapes = 0
         self._log_once = LogOnce()
-        app = Starlette(
-            routes=[
-                *self._receiver.routes(),
-                Route("/metrics", self._metrics),
-                Route("/sd", self._targets),
-                Route("/healthz", self._health),
-                Route("/", self._index),
-                *self._studio.routes(),
-            ],
-            middleware=[Middleware(Guard, loopback=is_loopback(host), token=token)],
-            exception_handlers={HTTPException: plain},
-        )
-        app.router.redirect_slashes = False
-        self._http = HttpServer(app, self._closed, patience)
+        routes = [
+            *self._receiver.routes(),
+            Route("/metrics", self._metrics),
+            Route("/sd", self._targets),
+            Route("/healthz", self._health),
+            Route("/", self._index),
+            *self._studio.routes(),
+        ]
+        guard = Middleware(Guard, loopback=is_loopback(host), token=token)
+        self._http = HttpServer(routes, guard, self._count_closed, timeouts)
 
     @property
     def quiet_for(self) -> float:
@@ -191,9 +180,9 @@ class HubServer:
             return PlainTextResponse("503: too many scrapes at once\n", 503, {"Retry-After": "1"})
         self._scrapes += 1
         try:
-            loop = asyncio.get_running_loop()
-            answered = loop.run_in_executor(self._pages, self._page, accept, escaping, _scraper(request), gzipped)
-            content_type, body = await answered
+            content_type, body = await asyncio.get_running_loop().run_in_executor(
+                self._pages, self._page, accept, escaping, _scraper(request), gzipped
+            )
         except Exception:  # noqa: BLE001 - the border to the store: one scrape must not end the server; the scraper is told
             self._hub.count("tachograph.hub.failed", 1, signal="page")
             self._log_once(
@@ -217,21 +206,31 @@ class HubServer:
         return content_type, body
 
     async def _targets(self, request: Request) -> Response:
-        authority = request.headers.get("host") or self.url.partition("://")[2]
-        return Response(_targets(authority, self._hub.health()), media_type="application/json")
+        """Return the hub as the one target of its node. Source: Prometheus, "Writing HTTP service discovery".
+
+        The target is the address by which the scraper has reached the hub, so that it will reach it again. A run of
+        the hub's own is in ``__meta_tachograph_run``, for relabelling: the series have ``dl_run_id``.
+        """
+        target = request.headers.get("host") or self.url.partition("://")[2]
+        run = str(self._hub.health()["run"])
+        labels = {"__meta_tachograph_run": run, "__meta_tachograph_host": socket.gethostname()}
+        return _json([{"targets": [target], "labels": labels}])
 
     async def _health(self, _request: Request) -> Response:
-        return Response(_health(self._hub.health()), media_type="application/json")
+        """Return ``{"status": "ok", …}`` with counts of received items; nothing that is not public."""
+        summary = self._hub.health()
+        counts = {name: summary[name] for name in ("data_points", "log_records", "dropped", "lost")}
+        return _json({"status": "ok", **counts})
 
     async def _index(self, request: Request) -> Response:
         if "text/html" in request.headers.get("accept", ""):
             page = self._studio.index(request)
             if page is not None:
                 return page
-        return Response(_front(__version__), media_type="text/plain")
+        return PlainTextResponse(_FRONT)
 
-    def _closed(self, why: Why) -> None:
-        self._hub.count("tachograph.hub.connections.closed", 1, reason=why)
+    def _count_closed(self, reason: CloseReason) -> None:
+        self._hub.count("tachograph.hub.connections.closed", 1, reason=reason)
 
     def _studio_failed(self) -> None:
         self._hub.count("tachograph.hub.failed", 1, signal="studio")
@@ -241,12 +240,21 @@ class HttpServer(uvicorn.Server):
     """A uvicorn server with bounded connections and without signal handlers: signals belong to the command.
 
     Args:
-        app: the served application.
-        closed: called with the reason for which a client's connection was closed.
-        patience: limits for slow clients.
+        routes: of the application.
+        guard: stands before it.
+        count_closed: called with the reason for which a client's connection was closed.
+        timeouts: limits for slow clients.
     """
 
-    def __init__(self, app: ASGIApp, closed: Callable[[Why], None], patience: ClientTimeouts | None = None) -> None:
+    def __init__(
+        self,
+        routes: Sequence[BaseRoute],
+        guard: Middleware,
+        count_closed: Callable[[CloseReason], None] = lambda _: None,
+        timeouts: ClientTimeouts | None = None,
+    ) -> None:
+        app = Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _plain})
+        app.router.redirect_slashes = False
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -254,7 +262,7 @@ class HttpServer(uvicorn.Server):
             access_log=False,
             lifespan="off",
             # h11 reads on past a refusal, so that the client sees the answer and no broken connection.
-            http=Connections(closed, patience).protocol(),
+            http=Connections(count_closed, timeouts).protocol(),
             ws="none",
             proxy_headers=False,
             server_header=False,
@@ -285,31 +293,12 @@ def _scraper(request: Request) -> str:
     return f"{host} {request.headers.get('user-agent', '')[:_LONGEST_NAME]}"
 
 
-async def plain(_request: Request, error: Exception) -> Response:
+async def _plain(_request: Request, error: Exception) -> Response:
     """Return an error of the routing as one line of text."""
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for this class
     phrase = HTTPStatus(error.status_code).phrase
     return PlainTextResponse(f"{error.status_code}: {phrase}\n", error.status_code, error.headers)
 
 
-def _targets(authority: str, summary: Mapping[str, Any]) -> bytes:
-    """Return the hub as the one target of its node. Source: Prometheus, "Writing HTTP service discovery".
-
-    Args:
-        authority: host and port by which the scraper reached the hub; so it will reach it again.
-        summary: of the hub. A run of its own is in ``__meta_tachograph_run``, for relabelling: the series have
-            ``dl_run_id``.
-    """
-    labels = {"__meta_tachograph_run": str(summary["run"]), "__meta_tachograph_host": socket.gethostname()}
-    return json.dumps([{"targets": [authority], "labels": labels}]).encode() + b"\n"
-
-
-def _health(summary: Mapping[str, Any]) -> bytes:
-    """Return ``{"status": "ok", …}`` with counts of received items; nothing that is not public."""
-    counts = {name: summary[name] for name in ("data_points", "log_records", "dropped", "lost")}
-    return json.dumps({"status": "ok", **counts}).encode() + b"\n"
-
-
-def _front(version: str) -> bytes:
-    """Return a list of the hub's addresses, as plain text."""
-    return _FRONT.format(version=version).encode()
+def _json(content: Any) -> Response:
+    return Response(json.dumps(content).encode() + b"\n", media_type="application/json")

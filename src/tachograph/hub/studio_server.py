@@ -6,15 +6,13 @@ import asyncio
 import socket
 from pathlib import Path
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from tachograph.hub.guard import Guard, is_loopback
-from tachograph.hub.server import HttpServer, address_of, plain
+from tachograph.hub.server import HttpServer, address_of
 from tachograph.studio.studio import Studio
 from tachograph.version import __version__
 
@@ -40,19 +38,12 @@ class StudioServer:
         url: base URL, as reached from this machine.
     """
 
-    def __init__(
-        self, store: Path, listener: socket.socket, *, token: str | None = None, write_token: str | None = None
-    ) -> None:
+    def __init__(self, store: Path, listener: socket.socket, *, token: str | None, write_token: str | None) -> None:
         host, self.url = address_of(listener)
         self._listener = listener
         self._studio = Studio(store, "", token=write_token)
-        app = Starlette(
-            routes=[Route("/healthz", _health), Route("/", self._index), *self._studio.routes()],
-            middleware=[Middleware(Guard, loopback=is_loopback(host), token=token)],
-            exception_handlers={HTTPException: plain},
-        )
-        app.router.redirect_slashes = False
-        self._http = HttpServer(app, lambda _: None)
+        routes = [Route("/healthz", _health), Route("/", self._index), *self._studio.routes()]
+        self._http = HttpServer(routes, Middleware(Guard, loopback=is_loopback(host), token=token))
 
     async def serve(self, started: asyncio.Event) -> None:
         """Serve; ``started`` is set when connections are taken."""

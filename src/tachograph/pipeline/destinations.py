@@ -21,7 +21,7 @@ from tachograph.exporters.reader_feed import ReaderFeed
 from tachograph.pipeline.settings import GROUP, Settings
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.interrupts import pass_on
-from tachograph.recording.packed_points import PACKED_SCHEMA
+from tachograph.recording.journal import SCHEMA
 from tachograph.recording.registry import Registry
 
 _TAKES: Mapping[Signal, str] = {"metrics": "metrics", "traces": "spans", "logs": "events"}  # fields of a route
@@ -372,7 +372,7 @@ def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal], hur
         store=settings.store,
         run_id=settings.run_id,
         spool_limit=settings.spool_limit or 0,  # only where it was asked for
-        reads=PACKED_SCHEMA if settings.own_hub else None,
+        reads=SCHEMA if settings.own_hub else None,
     )
     return Route(
         exporter,

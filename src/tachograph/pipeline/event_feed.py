@@ -15,9 +15,9 @@ from tachograph.recording import timer
 from tachograph.recording.gil_yield import SLICE, GilYield
 from tachograph.recording.holders import Holder, no_rest
 from tachograph.recording.interrupts import pass_on
-from tachograph.recording.journal import Journal, LogEvent, packed_event
+from tachograph.recording.journal import SCHEMA, Journal, LogEvent, packed_event
 from tachograph.recording.logged_points import POINT, packed
-from tachograph.recording.packed_points import PACKED_SCHEMA, PackedPoints, PlainPoints
+from tachograph.recording.packed_points import PackedPoints, PlainPoints
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 
@@ -134,7 +134,7 @@ class EventFeed:
         if self._journal.holders:
             self._gather(_GATHERING, everything=everything)
         left = len(self._journal) + len(self._taken or ())
-        packs = left > 0 and all((route.reads() or 0) >= PACKED_SCHEMA for route in takers)
+        packs = left > 0 and all((route.reads() or 0) >= SCHEMA for route in takers)
         while left > 0:
             if self._halted or (deadline is not None and time.monotonic() >= deadline) or (until and until()):
                 return False

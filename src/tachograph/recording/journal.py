@@ -21,14 +21,14 @@ from tachograph.recording.ids import NumberSequence, random_hex
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
-from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA, PackedPoints, PlainPoints
+from tachograph.recording.packed_points import PACKED, PackedPoints, PlainPoints
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch
 
 LIMIT = 65_536
 _MOST_TOLD, _MOST_RECORDS = 16, 256
-SCHEMA = 2  # of the records: a reader skips, and counts, newer ones than it knows
+SCHEMA = 1  # of the records: a reader skips, and counts, newer ones than it knows
 CONFIG, SUMMARY = "tachograph.config", "tachograph.summary"  # events, and the map in them
 RUN = "tachograph.run"  # an event with a run's tags and notes
 LOG = "tachograph.log"  # a record of the program's own logging: private, as its texts may be
@@ -50,7 +50,7 @@ class LogEvent(NamedTuple):
     """One event: an OpenTelemetry log record with an ``event_name``.
 
     ``time_unix_nano`` is when it happened, ``observed_unix_nano`` when it was logged; ids are 0 outside a sampled span.
-    ``schema`` is the first one whose readers know it; ``points`` how much it counts where it is lost.
+    ``points`` is how much it counts if it is lost.
     """
 
     name: str
@@ -62,7 +62,6 @@ class LogEvent(NamedTuple):
     span_id: int
     trace_flags: int
     stream: str
-    schema: int = 1
     points: int = 1
 
     def record_attributes(self) -> dict[str, AttributeValue]:
@@ -71,13 +70,13 @@ class LogEvent(NamedTuple):
 
     def record_keys(self) -> dict[str, AttributeValue]:
         """Return those by which a reader knows it again."""
-        return {_SCHEMA: self.schema, _STREAM: self.stream, _SEQ: self.seq}
+        return {_SCHEMA: SCHEMA, _STREAM: self.stream, _SEQ: self.seq}
 
 
 def packed_event(points: PackedPoints | PlainPoints, first: int, stream: str) -> LogEvent:
     """Return points as one event, as it leaves to our own hub; ``first`` is the number of the first one."""
     now, record = time.time_ns(), points.record()
-    return LogEvent(PACKED, points.newest, now, record, first, 0, 0, 0, stream, PACKED_SCHEMA, points.size)
+    return LogEvent(PACKED, points.newest, now, record, first, 0, 0, 0, stream, points.size)
 
 
 class Append(Protocol):

@@ -287,7 +287,6 @@ HUB = {
         _ours("tachograph.hub.spans", "", "counter", "Spans that the hub received; they are not stored."),
         _ours("tachograph.hub.failed", "", "counter", "Requests and maintenance cycles that failed.", "signal"),
         _ours("tachograph.hub.refused", "", "counter", "Requests that the hub rejected.", "signal", "status"),
-        _ours("tachograph.hub.files.renewed", "", "counter", "Run files replaced after damage or deletion.", "why"),
         _ours("tachograph.hub.page.omitted", "", "counter", "Lines and series omitted from pages over 256 MiB."),
         _ours("tachograph.hub.processes.dismissed", "", "counter", "Finished processes removed from the page."),
         _ours(

@@ -21,7 +21,6 @@ from tachograph.recording.interrupts import pass_on
 from tachograph.recording.points import Attributes, AttributeValue
 
 PACKED = "tachograph.points"  # event
-PACKED_SCHEMA = 2  # the first one whose readers know it
 ODD = ("nan_x", "posinf_x", "neginf_x")  # x of an interval's first NaN, infinity and minus infinity
 INTERVALS = ("min", "min_x", "max", "max_x", "count", "nonfinite", *ODD)  # of points that stand for several values
 PLAIN_COLUMNS = ("time", "x", "value", *INTERVALS[:6])  # of points that stand for several values, all finite

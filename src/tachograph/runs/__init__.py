@@ -4,9 +4,11 @@ Reading needs no hub and does not disturb one: you can read a run while a hub is
 transaction.
 
 Internally, the hub, the Studio and the commands also use ``store``, ``file``, ``file_lock``, ``file_system`` and
-``open_stores`` for files; ``catalogue``, ``annotations``, ``members``, ``ending``, ``kept_calls``, ``losses``,
-``stamps`` and ``run`` for runs; ``recorded``, ``recorded_series``, ``blocks``, ``buckets``, ``spread``, ``window`` and
-``x_axis`` for their contents; ``export``, ``parquet``, ``columns``, ``outline`` and ``filter`` for text and tables.
+``open_stores`` for files; ``catalogue``, ``annotations``, ``members``, ``ending``, ``kept_calls``, ``losses`` and
+``run`` for runs; ``queries``, ``writer``, ``recorded``, ``recorded_series``, ``newest_points``, ``blocks``,
+``buckets``, ``spread``, ``window`` and ``x_axis`` for their contents; ``point_records``, ``curve_writer``,
+``sequence_numbers`` and ``thinning`` for what a hub stores; ``export``, ``parquet``, ``columns``, ``outline`` and
+``filter`` for text and tables.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tachograph.runs.blocks import DRAWN_REST, Block, Raw, Sample, unpack
-from tachograph.runs.recorded import Curve, CurveSummary, Moment, extreme_moment, last_moment
+from tachograph.runs.recorded import Curve, CurveSummary, Moment, add_intervals, extreme_moment, last_moment
 
 if TYPE_CHECKING:
     from tachograph.runs.file import RunFile
@@ -74,10 +74,11 @@ class CurvePoints:
         found: dict[int, Raw] = {}
         plain = f"SELECT branch, form, pairs, {DRAWN_REST} FROM block WHERE curve = ? ORDER BY seq0"  # noqa: S608 - a constant
         for branch, form, xy, rest in self._file.rows(plain, curve.number):
-            raw = found.setdefault(branch, Raw([], [], []))
-            raw.pairs.append(xy)
-            if rest is not None:
-                raw.add(unpack(Block(form, xy, rest)))
+            raw = found.setdefault(branch, Raw.empty())
+            if rest is None:
+                raw.pairs.append(xy)
+            else:
+                add_intervals(raw, Block(form, xy, rest))
         return found
 
     def samples(self, curve: Curve) -> Iterator[tuple[int, Sample]]:

@@ -1,28 +1,16 @@
-"""The tables of a run's file, and the migrations of files of earlier versions."""
+"""The tables of a run's file, and the check that a file has them."""
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sqlite3
 
-# Rows of version 1 as those of version 2: a metric's group was its curve's chart, or stood in its definition alone.
-_SAID_1 = "CASE WHEN json_valid(about) AND json_type(about, '$.group') = 'text' THEN json_extract(about, '$.group') END"
-_DEFINITION_1 = f"""
-    SELECT stream, execution, coalesce(nullif(chart, ''), {_SAID_1}, '') AS scope, metric, seq, time, about
-    FROM main.definition LEFT JOIN (SELECT stream, execution, metric, chart FROM main.curve)
-    USING (stream, execution, metric)
-"""  # noqa: S608 - constants
-_CURVE_1 = f"""
-    SELECT id, stream, execution, coalesce(nullif(chart, ''), {_SAID_1}, '') AS scope, metric, '[]' AS attributes
-    FROM main.curve LEFT JOIN (SELECT stream, execution, metric, about FROM main.definition)
-    USING (stream, execution, metric)
-"""  # noqa: S608 - constants
+from tachograph.runs._sqlite import write_transaction
 
-# One script a version, in order; PRAGMA user_version is the number of those that a file has had. Never change a
-# released one: add another.
-MIGRATIONS = (
-    """
+APPLICATION_ID = 0x54414348  # "TACH", for file(1) and others that tell SQLite files apart
+VERSION = 7  # PRAGMA user_version; files with 1 to 6 were written by versions before the first release
+
+_SCRIPT = """
     CREATE TABLE process (
         id INTEGER PRIMARY KEY,
         instance TEXT NOT NULL UNIQUE,   -- service.instance.id
@@ -41,6 +29,15 @@ MIGRATIONS = (
         lost INTEGER NOT NULL,
         PRIMARY KEY (process, pid, restart)
     ) WITHOUT ROWID;
+    CREATE TABLE failure (               -- the exception that ended a start of a process
+        process INTEGER NOT NULL REFERENCES process (id),
+        pid INTEGER NOT NULL,
+        restart INTEGER NOT NULL,
+        time INTEGER NOT NULL,           -- on the clock of the process
+        type TEXT NOT NULL,
+        message TEXT NOT NULL,
+        PRIMARY KEY (process, pid, restart)
+    ) WITHOUT ROWID;
     CREATE TABLE series (
         id INTEGER PRIMARY KEY,
         process INTEGER NOT NULL REFERENCES process (id),
@@ -52,16 +49,17 @@ MIGRATIONS = (
         description TEXT NOT NULL,
         UNIQUE (process, scope, name, unit, shape, attributes)
     );
-    CREATE TABLE state (                 -- the last state of a series, from which a hub goes on
+    CREATE TABLE state (                 -- the last state of a series, from which a hub continues
         series INTEGER PRIMARY KEY REFERENCES series (id),
         seen INTEGER NOT NULL,
         data TEXT NOT NULL
     );
-    CREATE TABLE sample (                -- thinned history; of histograms the difference to the sample before
+    CREATE TABLE sample (                -- thinned history; for histograms the difference to the previous sample
         series INTEGER NOT NULL REFERENCES series (id),
         time INTEGER NOT NULL,
-        value REAL,                      -- of histograms the count; NaN is NULL
-        total REAL,                      -- of histograms the sum
+        value REAL,                      -- for histograms the count; NaN is NULL
+        total REAL,                      -- for histograms the sum
+        spread BLOB,                     -- for histograms the values since the previous sample: see spread.py
         PRIMARY KEY (series, time)
     ) WITHOUT ROWID;
     CREATE TABLE stream (                -- what one start of a process logged
@@ -86,28 +84,30 @@ MIGRATIONS = (
         last INTEGER NOT NULL,
         PRIMARY KEY (stream, first)
     ) WITHOUT ROWID;
-    CREATE TABLE definition (            -- the latest word on each metric
+    CREATE TABLE definition (            -- the latest definition of each metric
         stream INTEGER NOT NULL REFERENCES stream (id),
         execution INTEGER NOT NULL,      -- number of the task; 0 for the process
+        scope TEXT NOT NULL,             -- the metric's group, or empty
         metric TEXT NOT NULL,
         seq INTEGER NOT NULL,
         time INTEGER NOT NULL,
         about TEXT NOT NULL,             -- its attributes as JSON
-        PRIMARY KEY (stream, execution, metric)
+        PRIMARY KEY (stream, execution, scope, metric)
     ) WITHOUT ROWID;
     CREATE TABLE curve (
         id INTEGER PRIMARY KEY,
         stream INTEGER NOT NULL REFERENCES stream (id),
         execution INTEGER NOT NULL,
+        scope TEXT NOT NULL,             -- the metric's group, or empty
         metric TEXT NOT NULL,
-        chart TEXT NOT NULL,             -- the metric's group, or empty
-        UNIQUE (stream, execution, metric)
+        attributes TEXT NOT NULL,        -- JSON: pairs, sorted by key
+        UNIQUE (stream, execution, scope, metric, attributes)
     );
     CREATE TABLE block (                 -- points of a branch of a curve, packed: see blocks.py
         id INTEGER PRIMARY KEY,
         curve INTEGER NOT NULL REFERENCES curve (id),
         branch INTEGER NOT NULL,
-        level INTEGER NOT NULL,          -- many blocks of a level are joined; 2 is for good, 3 is thinned
+        level INTEGER NOT NULL,          -- many blocks of a level are joined; 2 is final, 3 is thinned
         seq0 INTEGER NOT NULL,
         seq1 INTEGER NOT NULL,
         n INTEGER NOT NULL,
@@ -118,99 +118,13 @@ MIGRATIONS = (
         min REAL,                        -- of finite values
         max REAL,
         nonfinite INTEGER NOT NULL,
-        crc INTEGER NOT NULL,            -- CRC-32 of the three below: SQLite has no checksums
+        crc INTEGER NOT NULL,            -- CRC-32 of the three columns below: SQLite has no checksums
         form TEXT NOT NULL,
         pairs BLOB NOT NULL,
         rest BLOB NOT NULL
     );
     CREATE INDEX block_level ON block (curve, branch, level);
     CREATE INDEX block_order ON block (curve, seq0);
-    """,
-    f"""
-    CREATE TABLE definition_2 (          -- the latest word on each metric
-        stream INTEGER NOT NULL REFERENCES stream (id),
-        execution INTEGER NOT NULL,      -- number of the task; 0 for the process
-        scope TEXT NOT NULL,             -- the metric's group, or empty
-        metric TEXT NOT NULL,
-        seq INTEGER NOT NULL,
-        time INTEGER NOT NULL,
-        about TEXT NOT NULL,             -- its attributes as JSON
-        PRIMARY KEY (stream, execution, scope, metric)
-    ) WITHOUT ROWID;
-    INSERT INTO definition_2 {_DEFINITION_1};
-    CREATE TABLE curve_2 (
-        id INTEGER PRIMARY KEY,
-        stream INTEGER NOT NULL REFERENCES stream (id),
-        execution INTEGER NOT NULL,
-        scope TEXT NOT NULL,             -- the metric's group, or empty
-        metric TEXT NOT NULL,
-        attributes TEXT NOT NULL,        -- JSON: pairs, sorted by key
-        UNIQUE (stream, execution, scope, metric, attributes)
-    );
-    INSERT INTO curve_2 {_CURVE_1};
-    DROP TABLE definition;
-    DROP TABLE curve;
-    ALTER TABLE definition_2 RENAME TO definition;
-    ALTER TABLE curve_2 RENAME TO curve;
-    CREATE TABLE config (                -- the newest word of each start of a process on each key of its configuration
-        stream INTEGER NOT NULL REFERENCES stream (id),
-        key TEXT NOT NULL,
-        value TEXT NOT NULL,             -- JSON
-        seq INTEGER NOT NULL,
-        PRIMARY KEY (stream, key)
-    ) WITHOUT ROWID;
-    CREATE TABLE summary (               -- the same of its results
-        stream INTEGER NOT NULL REFERENCES stream (id),
-        key TEXT NOT NULL,
-        value TEXT NOT NULL,             -- JSON
-        seq INTEGER NOT NULL,
-        PRIMARY KEY (stream, key)
-    ) WITHOUT ROWID;
-    CREATE TABLE tag (
-        name TEXT PRIMARY KEY
-    ) WITHOUT ROWID;
-    CREATE TABLE job_end (               -- how the job has ended, each time
-        time INTEGER PRIMARY KEY,
-        status INTEGER NOT NULL,         -- its exit code, or the number of the signal that killed it, negative
-        reason TEXT NOT NULL
-    );
-    """,
-    """
-    CREATE TABLE notes (
-        id INTEGER PRIMARY KEY CHECK (id = 1),
-        time INTEGER NOT NULL,           -- since which the run has them
-        text TEXT NOT NULL
-    );
-    CREATE TABLE launch (                -- each start by tachograph run
-        time INTEGER NOT NULL,
-        host TEXT NOT NULL,
-        program TEXT NOT NULL,           -- facts by name, as JSON
-        PRIMARY KEY (time, host)
-    ) WITHOUT ROWID;
-    """,
-    """
-    ALTER TABLE sample ADD COLUMN spread BLOB;  -- of histograms the values since the sample before: see spread.py
-    """,
-    """
-    CREATE TABLE display_name (
-        id INTEGER PRIMARY KEY CHECK (id = 1),
-        text TEXT NOT NULL               -- empty for none
-    );
-    CREATE TABLE removed_tag (           -- tags that no start of the run before that time gives it again
-        name TEXT PRIMARY KEY,
-        time INTEGER NOT NULL
-    ) WITHOUT ROWID;
-    CREATE TABLE failure (               -- the exception that ended a start of a process
-        process INTEGER NOT NULL REFERENCES process (id),
-        pid INTEGER NOT NULL,
-        restart INTEGER NOT NULL,
-        time INTEGER NOT NULL,           -- by the clock of the process
-        type TEXT NOT NULL,
-        message TEXT NOT NULL,
-        PRIMARY KEY (process, pid, restart)
-    ) WITHOUT ROWID;
-    """,
-    """
     CREATE TABLE kept_calls (            -- the slowest and the last failed calls of a profiled function
         process INTEGER NOT NULL REFERENCES process (id),
         pid INTEGER NOT NULL,
@@ -220,100 +134,100 @@ MIGRATIONS = (
         calls TEXT NOT NULL,             -- JSON: see kept_calls.py
         PRIMARY KEY (process, pid, restart, scope, function)
     ) WITHOUT ROWID;
-    """,
-)
+    CREATE TABLE config (                -- the newest value of each key of the configuration, per start of a process
+        stream INTEGER NOT NULL REFERENCES stream (id),
+        key TEXT NOT NULL,
+        value TEXT NOT NULL,             -- JSON
+        seq INTEGER NOT NULL,
+        PRIMARY KEY (stream, key)
+    ) WITHOUT ROWID;
+    CREATE TABLE summary (               -- the same for its results
+        stream INTEGER NOT NULL REFERENCES stream (id),
+        key TEXT NOT NULL,
+        value TEXT NOT NULL,             -- JSON
+        seq INTEGER NOT NULL,
+        PRIMARY KEY (stream, key)
+    ) WITHOUT ROWID;
+    CREATE TABLE launch (                -- each start by tachograph run
+        time INTEGER NOT NULL,
+        host TEXT NOT NULL,
+        program TEXT NOT NULL,           -- facts by name, as JSON
+        PRIMARY KEY (time, host)
+    ) WITHOUT ROWID;
+    CREATE TABLE job_end (               -- how the job has ended, each time
+        time INTEGER PRIMARY KEY,
+        status INTEGER NOT NULL,         -- its exit code; negative for the signal that killed it
+        reason TEXT NOT NULL
+    );
+    CREATE TABLE display_name (
+        id INTEGER PRIMARY KEY CHECK (id = 1),
+        text TEXT NOT NULL               -- empty for none
+    );
+    CREATE TABLE notes (
+        id INTEGER PRIMARY KEY CHECK (id = 1),
+        time INTEGER NOT NULL,           -- when they were written
+        text TEXT NOT NULL
+    );
+    CREATE TABLE tag (
+        name TEXT PRIMARY KEY
+    ) WITHOUT ROWID;
+    CREATE TABLE removed_tag (           -- tags that no start of the run before that time adds again
+        name TEXT PRIMARY KEY,
+        time INTEGER NOT NULL
+    ) WITHOUT ROWID;
+"""
+
+_TABLES = frozenset(re.findall(r"CREATE TABLE (\w+)", _SCRIPT))
 
 
-# Views with which a reading connection sees a file of an older version as one of today's; the file is not changed:
-# SQLite looks for a name among the connection's own views before it looks for a table.
-_VIEWS_5 = {
-    "kept_calls": "SELECT 0 AS process, 0 AS pid, 0 AS restart, '' AS scope, '' AS function, '' AS calls WHERE 0",
-}
-_VIEWS_4 = {
-    **_VIEWS_5,
-    "display_name": "SELECT 1 AS id, '' AS text WHERE 0",
-    "removed_tag": "SELECT '' AS name, 0 AS time WHERE 0",
-    "failure": "SELECT 0 AS process, 0 AS pid, 0 AS restart, 0 AS time, '' AS type, '' AS message WHERE 0",
-}
-_VIEWS_3 = {**_VIEWS_4, "sample": "SELECT series, time, value, total, NULL AS spread FROM main.sample"}
-_VIEWS_2 = {
-    **_VIEWS_3,
-    "notes": "SELECT 1 AS id, 0 AS time, '' AS text WHERE 0",
-    "launch": "SELECT 0 AS time, '' AS host, '' AS program WHERE 0",
-}
-_VIEWS: dict[int, dict[str, str]] = {
-    1: {
-        "definition": _DEFINITION_1,
-        "curve": _CURVE_1,
-        "config": "SELECT 0 AS stream, '' AS key, '' AS value, 0 AS seq WHERE 0",
-        "summary": "SELECT 0 AS stream, '' AS key, '' AS value, 0 AS seq WHERE 0",
-        "tag": "SELECT '' AS name WHERE 0",
-        "job_end": "SELECT 0 AS time, 0 AS status, '' AS reason WHERE 0",
-        **_VIEWS_2,
-    },
-    2: _VIEWS_2,
-    3: _VIEWS_3,
-    4: _VIEWS_4,
-    5: _VIEWS_5,
-}
-
-
-def read_as_today(connection: sqlite3.Connection) -> int:
-    """Let a connection read a file of any version up to today's as one of today's; return the file's version.
-
-    Call it in a transaction, so that no hub changes the version afterwards.
-    """
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    for name, select in _VIEWS.get(version, {}).items():
-        connection.execute(f"CREATE TEMP VIEW {name} AS {select}")
-    return version
-
-
-_TABLES = frozenset(re.findall(r"CREATE TABLE (\w+)", "".join(MIGRATIONS)))
-
-
-def check_tables(connection: sqlite3.Connection) -> None:
-    """Check that each table of a run's file is one: a view in its place may be endless.
+def schema_problem(connection: sqlite3.Connection) -> str:
+    """Return why a file is not one of a run with the schema of this version; empty if it is one.
 
     Raises:
-        sqlite3.DatabaseError: a table of ours is something else; the message names it.
+        sqlite3.DatabaseError: it is damaged, or one of our tables is a view or virtual table, which may be endless.
     """
+    ((version,),) = connection.execute("PRAGMA user_version")
+    ((application,),) = connection.execute("PRAGMA application_id")
+    if (version, application) != (VERSION, APPLICATION_ID):
+        return _describe_schema(version, application, has_tables=not is_empty(connection))
     odd = "SELECT type, name FROM sqlite_schema WHERE type = 'view' OR sql LIKE 'CREATE VIRTUAL%'"
     for kind, name in connection.execute(odd):
         if str(name).lower() in _TABLES:
             raise sqlite3.DatabaseError(
                 f"{name!r} is no plain table, but a {'virtual one' if kind == 'table' else kind}"
             )
+    return ""
 
 
-class NewerSchema(Exception):  # noqa: N818 - a finding; the store makes an error of it
-    """The file's schema version is newer than this version of Tachograph knows."""
-
-
-def migrate(connection: sqlite3.Connection) -> int:
-    """Migrate a file to today's schema, each step in one transaction; return its version.
+def create_schema(connection: sqlite3.Connection) -> None:
+    """Create the tables in an empty file, in one transaction, unless another process was faster.
 
     Raises:
-        NewerSchema: a newer version of Tachograph wrote it.
-        sqlite3.Error: it is damaged, or cannot be written.
+        sqlite3.Error: the file is damaged, or cannot be written.
     """
-    while True:
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-        if version > len(MIGRATIONS):
-            raise NewerSchema(version)
-        if version == len(MIGRATIONS):
-            return version
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            if connection.execute("PRAGMA user_version").fetchone()[0] == version:  # no other process was faster
-                for statement in _statements(MIGRATIONS[version]):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {version + 1}")
-            connection.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):  # SQLite has rolled back itself where the disk failed
-                connection.execute("ROLLBACK")
-            raise
+    if not is_empty(connection):
+        return
+    with write_transaction(connection):
+        if is_empty(connection):
+            for statement in _statements(_SCRIPT):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def is_empty(connection: sqlite3.Connection) -> bool:
+    """Return whether a file has no tables yet."""
+    return connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is None
+
+
+def _describe_schema(version: int, application: int, *, has_tables: bool) -> str:
+    if not has_tables:
+        return "the file is empty"
+    if application == 0 and 0 < version < VERSION:
+        return f"the file has schema version {version}, written by a pre-release version of Tachograph"
+    if application == APPLICATION_ID and version > VERSION:
+        return f"the file has schema version {version}, written by a newer Tachograph; use that version"
+    return "the file is an SQLite database, but not one of a Tachograph run"
 
 
 def _statements(script: str) -> list[str]:

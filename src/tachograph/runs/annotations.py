@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from tachograph.identity.environment import Setting
 from tachograph.identity.launch import MOST_TAGS, notes_of, tags_of
-from tachograph.runs._schema import NewerSchema, check_tables, migrate
+from tachograph.runs._sqlite import connect, write_transaction
 from tachograph.runs.catalogue import id_of
 from tachograph.runs.file_lock import Claim
-from tachograph.runs.store import FileLocks, StoreError
+from tachograph.runs.store import StoreError, check_schema
 
 MOST_NAME = 200  # characters
-_BUSY = 5.0  # seconds to wait for a hub that writes
 
 
 class Change(NamedTuple):
@@ -91,7 +88,7 @@ def annotate(path: Path, change: Change, *, clock: Callable[[], int] = time.time
 
     Raises:
         FileNotFoundError: the run was deleted.
-        StoreError: the file cannot be written, is damaged, or is of a newer version; an ``OSError``.
+        StoreError: the file cannot be written, is damaged, or has another schema; an ``OSError``.
         ValueError: the run would have more than 64 tags.
     """
     with _transaction(path) as connection:
@@ -121,33 +118,15 @@ def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
         claim = Claim(path)  # it is not deleted meanwhile
     except OSError as error:
         raise StoreError(error.errno, f"cannot change the run: {error.strerror}", str(path)) from error
-    locks = FileLocks()
     try:
-        with contextlib.closing(_opened(path)) as connection:
-            check_tables(connection)
-            migrate(connection)
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+        with contextlib.closing(connect(path, "mode=rw")) as connection:  # no file is made
+            connection.execute("PRAGMA wal_autocheckpoint = 0")  # a hub that writes it does that itself
+            check_schema(connection, path)
+            with write_transaction(connection):
                 yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-                raise
-    except NewerSchema as error:
-        why = f"the file has schema version {error}, written by a newer Tachograph; use that version to change it"
-        raise StoreError(errno.EPROTO, why, str(path)) from None
     except sqlite3.Error as error:
         if not path.exists():
             raise FileNotFoundError(errno.ENOENT, "the run was deleted", str(path)) from error
         raise StoreError(errno.EIO, f"cannot change the run: {error}", str(path)) from error
     finally:
-        locks.release()
         claim.release()
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    name = f"file:{quote(os.fsencode(path.absolute()))}?mode=rw"  # no file is made
-    connection = sqlite3.connect(name, uri=True, timeout=_BUSY, isolation_level=None)
-    connection.execute("PRAGMA wal_autocheckpoint = 0")  # a hub that writes it does that itself
-    return connection

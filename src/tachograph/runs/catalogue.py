@@ -7,7 +7,7 @@ import errno
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -193,16 +193,67 @@ def paths_in(folder: Path) -> list[Path]:
         raise StoreError(error.errno, f"cannot read the store: {error.strerror}", str(runs)) from error
 
 
+_COARSE = 100_000_000  # nanoseconds
 Stamp = tuple[tuple[int, int], ...]  # of a run's file and of its log: time in nanoseconds, and size
 
 
 def stamp_of(path: Path) -> Stamp:
     """Return times and sizes of a run's file and its log: those of them that there are."""
+    return _stamp_of(files_of(path)[::2])  # the index of the log changes with every reader
+
+
+class Stamps:
+    """The stamps of a store's runs, by the names of their files.
+
+    SQLite creates and deletes a log next to a run's file, so the folder's time changes when a hub begins or ends to
+    write a run. While that time stays the same, only the runs that have a log are looked at.
+
+    Args:
+        folder: the store.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._runs = folder / "runs"
+        self._folder_time = 0
+        self._stamps: dict[str, Stamp] = {}
+        self._with_log: list[str] = []
+
+    def read(self) -> Mapping[str, Stamp]:
+        """Return the stamps as they are now.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        now = time.time_ns()
+        try:
+            folder_time = self._runs.stat().st_mtime_ns
+            if folder_time != self._folder_time:
+                self._read_all()
+        except FileNotFoundError:
+            self._stamps, self._with_log, folder_time = {}, [], 0
+        except OSError as error:
+            raise StoreError(error.errno, f"cannot read the store: {error.strerror}", str(self._runs)) from error
+        self._stamps.update({name: stamp_of(self._runs / name) for name in self._with_log})
+        # The clock of a file system is coarse: the folder may change again without another time.
+        self._folder_time = folder_time if folder_time < now - _COARSE else 0
+        return self._stamps
+
+    def _read_all(self) -> None:
+        with os.scandir(self._runs) as entries:
+            files = {entry.name: entry for entry in entries}
+        names = [name for name in files if name.endswith(SUFFIX)]
+        self._with_log = [name for name in names if f"{name}-wal" in files]
+        self._stamps = {name: _stamp_of([files[name]]) for name in names}
+
+
+def _stamp_of(files: Iterable[Path | os.DirEntry[str]]) -> Stamp:
     found = []
-    for each in files_of(path)[::2]:  # the index of the log changes with every reader
-        with contextlib.suppress(OSError):
+    for each in files:
+        try:
             about = each.stat()
-            found.append((about.st_mtime_ns, about.st_size))
+        except OSError:  # it was deleted meanwhile
+            continue
+        found.append((about.st_mtime_ns, about.st_size))
     return tuple(found)
 
 
@@ -294,8 +345,4 @@ def _name_of(path: Path) -> str | None:
 
 def _written(path: Path) -> int:
     """Return the time at which a run's file, or its log, was last written: nanoseconds since the epoch."""
-    found = 0
-    for each in (path, path.with_name(path.name + "-wal")):
-        with contextlib.suppress(OSError):
-            found = max(found, each.stat().st_mtime_ns)
-    return found
+    return max((changed for changed, _ in stamp_of(path)), default=0)

@@ -9,16 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from tachograph.recording.table import table_html
-from tachograph.runs.blocks import Bucket
 from tachograph.runs.recorded import Curve
+from tachograph.runs.window import Stretch
 
 WIDTH, HEIGHT = 640, 260
-PAIRS = 320  # a bucket is two pixels wide
 MOST_DRAWN = 6  # metrics of a run that are drawn unasked
 _MOST_KEYS = 12  # of a configuration
 _MOST_LINES = 12  # that have a name
@@ -35,17 +33,8 @@ COLOURS = (
 _DASHES = ("", "9 3", "4 3", "9 3 2 3")
 
 
-class DrawnRun(Protocol):
-    """A run, as far as it is drawn: :class:`tachograph.runs.Run` is one."""
-
-    id: str
-
-    @property
-    def name(self) -> str:
-        """The name for display."""
-
-    def thinned(self, name: str, *, pairs: int = ..., rank: int | None = None) -> list[tuple[Curve, int, list[Bucket]]]:
-        """Return each branch of a metric's curves, as buckets."""
+# Reads the branches of a metric's curves as the Studio draws them.
+ReadStretches = Callable[[str], list[tuple[Curve, Stretch]]]
 
 
 class DrawnLine(NamedTuple):
@@ -87,46 +76,41 @@ class CurveDrawing:
         Path(path).write_text(self.svg, encoding="utf-8")
 
 
-def drawing(
-    runs: Sequence[DrawnRun], names: Sequence[str], *, rank: int | None = None, pairs: int = PAIRS
-) -> CurveDrawing:
+def drawing(runs: Sequence[tuple[str, ReadStretches]], names: Sequence[str]) -> CurveDrawing:
     """Return curves of one or several runs in one drawing.
 
     Args:
-        runs: whose curves are drawn; with several, each line has its run's name.
+        runs: the name of each run and what reads its curves; if there are several, each line has its run's name.
         names: of the metrics.
-        rank: the only one whose curves are drawn; None for all.
-        pairs: buckets of a line at most; each has its smallest and its largest value.
 
     Raises:
         LookupError: the first run has no such metric, or none of this rank; others may lack it.
     """
     lines: list[DrawnLine] = []
     x = ""
-    for run in runs:
+    for place, (run, read_stretches) in enumerate(runs):
         for name in names:
             try:
-                found = run.thinned(name, pairs=pairs, rank=rank)
+                curves = read_stretches(name)
             except LookupError:
-                if run is runs[0]:
+                if not place:
                     raise
                 continue
-            several = len({curve.rank for curve, _, _ in found}) > 1
-            for curve, _, buckets in found:
+            has_ranks = len({curve.rank for curve, _ in curves}) > 1
+            for curve, stretch in curves:
                 x = x or str(curve.definition.get("x_units", ""))
-                said = [name] if len(names) > 1 or not (several or len(runs) > 1) else []
-                said += [f"rank {curve.rank}"] if several else []
-                said += [f"{key}={value}" for key, value in sorted(curve.attributes.items())]
-                said += [run.name or run.id] if len(runs) > 1 else []
-                lines.append(DrawnLine(" ".join(said) or name, list(_places(buckets))))
+                label = [name] if len(names) > 1 or not (has_ranks or len(runs) > 1) else []
+                label += [f"rank {curve.rank}"] if has_ranks else []
+                label += [f"{key}={value}" for key, value in sorted(curve.attributes.items())]
+                label += [run] if len(runs) > 1 else []
+                lines.append(DrawnLine(" ".join(label) or name, _places(stretch)))
     return CurveDrawing(", ".join(names), lines, x)
 
 
-def _places(buckets: Iterable[Bucket]) -> Iterator[tuple[float, float]]:
-    """Yield the extremes of each bucket in the order of x: no spike vanishes."""
-    for bucket in buckets:
-        ends = {(bucket.low_x, bucket.low), (bucket.high_x, bucket.high)}
-        yield from sorted(ends) if all(map(math.isfinite, chain(*ends))) else [(bucket.low_x, math.nan)]
+def _places(stretch: Stretch) -> list[tuple[float, float]]:
+    gaps = [(x, math.nan) for x, _ in stretch.nonfinite]
+    points = zip(stretch.x, stretch.y, strict=True)
+    return sorted([*gaps, *points], key=lambda place: place[0])
 
 
 def run_html(

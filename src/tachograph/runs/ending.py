@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from tachograph.identity.program import signal_name
 from tachograph.runs.file import Look
 from tachograph.runs.members import NODE, Member
+from tachograph.runs.queries import read_failures
 
 State = Literal["running", "finished", "failed", "killed", "lost", "unknown"]
 _KILLED = {"sigterm": signal.SIGTERM, "sigint": signal.SIGINT}  # reasons of process ends
@@ -157,13 +158,11 @@ def _failures(look: Look, job: Sequence[Member]) -> list[Failure]:
     by_start = {(one.number, one.newest.pid, one.newest.restart): one for one in job}
     raised: list[Failure] = []
     reported: list[Failure] = []
-    for process, pid, restart, *told in look.rows(
-        "SELECT process, pid, restart, time, type, message FROM failure ORDER BY time"
-    ):
-        one = by_start.get((process, pid, restart))
+    for each in read_failures(look.rows):
+        one = by_start.get((each.process, each.pid, each.restart))
         if one is None:
             continue
-        failure = Failure(one.rank, one.role, pid, *told)
+        failure = Failure(one.rank, one.role, each.pid, each.time, each.type, each.message)
         end = _reported_end(failure, job)
         if end is None:
             raised.append(failure)

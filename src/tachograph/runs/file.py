@@ -10,13 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from tachograph.runs._schema import MIGRATIONS, check_tables, read_as_today
+from tachograph.runs._sqlite import connect
 from tachograph.runs.file_lock import in_use
-from tachograph.runs.store import FileLocks, StoreError, check_regular
+from tachograph.runs.store import StoreError, check_regular, check_schema
 
-_BUSY = 5.0  # seconds to wait for a hub that restores the file
 _TRIES, _PAUSE = 10, 0.01  # to look at a file that a hub opens or closes, and seconds between two of them
 _WITHOUT_LOG = "mode=ro&immutable=1"
 _WITHOUT_INDEX = "immutable=1&mode=ro"  # the same, of a file that has a log
@@ -29,16 +27,15 @@ class RunFile:
 
     Args:
         path: of the file.
-        looking: for a look that takes moments: no file is made or changed, be the run finished, live, or left by a hub
-            that was killed; only where this process holds locks of SQLite it is read like any other. A hub that begins
-            to write a finished run disturbs such a look: see ``changed``.
+        looking: create and change no file, whether the run is finished, live, or left by a hub that was killed. For
+            short reads: a hub that begins to write a finished run disturbs them (see ``changed``).
 
     Attributes:
         damage: descriptions of the parts that could not be read so far, one line each.
         changed: the file was written during the last look at it, which is to be done again.
 
     Raises:
-        StoreError: it is no file of a run, or of a newer version; an ``OSError``.
+        StoreError: it is no file of a run, or has another schema; an ``OSError``.
     """
 
     def __init__(self, path: Path, *, looking: bool = False) -> None:
@@ -47,17 +44,12 @@ class RunFile:
         self.changed = False
         self._looking = looking
         try:
-            with self.snapshot() as connection:
-                version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+            with self.snapshot():
+                pass
         except sqlite3.DatabaseError as error:
             what = "cannot be read" if isinstance(error, sqlite3.OperationalError) else "is damaged"
             why = _refused(path) or str(error)
             raise StoreError(errno.EIO, f"the file {what}: {why}", str(path)) from error
-        if version > len(MIGRATIONS):
-            why = f"the file has schema version {version}, written by a newer Tachograph; use that version to read it"
-            raise StoreError(errno.EPROTO, why, str(path))
-        if not version:
-            raise StoreError(errno.EPROTO, "the file is empty", str(path))
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -69,8 +61,7 @@ class RunFile:
         """
         check_regular(self.path)
         # Without a folder that can be written there is no memory to share with a writer (SQLite, "WAL", "Read-Only").
-        looks = (self._looking and not FileLocks.held()) or not os.access(self.path.parent, os.W_OK)
-        locks = None if looks else FileLocks()
+        looks = self._looking or not os.access(self.path.parent, os.W_OK)
         before: tuple[int, int, int] | None = None
         try:
             connection, before = self._looked_at() if looks else (self._connected("mode=rw"), None)
@@ -79,8 +70,6 @@ class RunFile:
             finally:
                 connection.close()
         finally:
-            if locks is not None:
-                locks.release()
             after = self._state()
             self.changed = before is not None and after is not None and before != after
             if self.changed:
@@ -109,12 +98,10 @@ class RunFile:
         raise AssertionError  # the last attempt returns or raises
 
     def _connected(self, how: str) -> sqlite3.Connection:
-        name = f"file:{quote(os.fsencode(self.path.absolute()))}?{how}"
-        connection = sqlite3.connect(name, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+        connection = connect(self.path, how)
         try:
             connection.execute("BEGIN")
-            check_tables(connection)
-            read_as_today(connection)
+            check_schema(connection, self.path)
             connection.execute("PRAGMA query_only = ON")
         except BaseException:
             connection.close()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from tachograph.identity.program import program_name
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.file import Look
+from tachograph.runs.queries import read_starts
 
 if TYPE_CHECKING:
     from tachograph.runs.recorded import Process
@@ -89,14 +90,20 @@ class Member(NamedTuple):
 def members(look: Look) -> list[Member]:
     """Return the processes by rank, those without one last."""
     found: dict[int, Member] = {}
-    for number, instance, resource, *start in look.rows(
-        "SELECT id, instance, resource, pid, restart, announced, first_export, last_export, interval, ended, lost"
-        " FROM process JOIN incarnation ON process = id ORDER BY first_export, restart"
-    ):
-        pid, restart, announced, first, last, interval, ended, lost = start
-        one = MemberStart(pid, restart, bool(announced), first, last, interval, ended, bool(lost))
-        before = found.get(number)
-        found[number] = Member(number, instance, mapping(resource), [*(before.starts if before else ()), one])
+    for start in read_starts(look.rows):
+        one = MemberStart(
+            start.pid,
+            start.restart,
+            bool(start.announced),
+            start.first_export,
+            start.last_export,
+            start.interval,
+            start.ended,
+            bool(start.lost),
+        )
+        before = found.get(start.process)
+        starts = [*(before.starts if before else ()), one]
+        found[start.process] = Member(start.process, start.instance, mapping(start.resource), starts)
     present = [each for each in found.values() if each.newest.ended != RENAMED]
     return sorted(present, key=lambda each: (each.rank is None, each.rank or 0, each.starts[0].first))
 

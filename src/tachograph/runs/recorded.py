@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite, nan
-from struct import Struct
 from typing import Any, Literal, NamedTuple
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -15,12 +15,11 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from tachograph.recording.own_metrics import TORCH_MONITOR
 from tachograph.recording.packed_points import INTERVALS, ODD
 from tachograph.recording.points import Attributes, AttributeValue
-from tachograph.runs.blocks import ODD_VALUES, PAIR, THINNED, Block, Raw, unpack
+from tachograph.runs.blocks import ODD_VALUES, PAIR, THINNED, Block, PointColumns, Raw, row_of_block, unpack
+from tachograph.runs.queries import CurveExtent, EventRow
 
-_HEAD = [("seq", "<i8"), ("time", "<i8"), ("there", "<u8")]
 # Extremes and places are floats, counts are not.
 _UNUSUAL = frozenset({"qmin", "qmax", "qmin_x", "qmax_x", "dnonfinite", *(f"q{name}" for name in ODD)})
-_TYPES = {"d": "<f8", "q": "<i8"}
 BEGIN, END = "tachograph.process.start", "tachograph.process.end"
 FAILURE = "tachograph.process.failure"  # its exception
 CALLS = "tachograph.function.calls"  # single calls of its profiled functions: see kept_calls.py
@@ -223,103 +222,67 @@ def thinned_curves(rows: Callable[..., Iterable[Sequence[Any]]]) -> int:
     return sum(many for (many,) in rows("SELECT count(DISTINCT curve) FROM block WHERE level = ?", THINNED))
 
 
-def metric_of(name: str, curves: Sequence[Curve], about: Sequence[tuple[Any, ...]]) -> RecordedMetric:
+def metric_of(name: str, curves: Sequence[Curve], extents: Sequence[CurveExtent]) -> RecordedMetric:
     """Return a metric from its curves.
 
     Args:
         name: of the metric.
         curves: at least one, the oldest first.
-        about: of each curve that has points: branches, points, x0, x1, min, max and the count of values not finite.
+        extents: of the curves that have points.
     """
     newest = next((each for each in reversed(curves) if each.definition), curves[-1])
-    branches, points, x0, x1, low, high, nonfinite = zip(*about, strict=True) if about else ((),) * 7
     ranks = tuple(dict.fromkeys(each.rank for each in curves))
     return RecordedMetric(
         name,
         newest.group,
         newest.units,
         ranks,
-        sum(branches),
-        sum(points),
-        min(x0, default=0.0),
-        max(x1, default=0.0),
-        min((each for each in low if each is not None), default=None),
-        max((each for each in high if each is not None), default=None),
-        sum(nonfinite),
+        sum(each.branches for each in extents),
+        sum(each.points for each in extents),
+        min((each.x0 for each in extents), default=0.0),
+        max((each.x1 for each in extents), default=0.0),
+        min((each.min for each in extents if each.min is not None), default=None),
+        max((each.max for each in extents if each.max is not None), default=None),
+        sum(each.nonfinite for each in extents),
         newest.definition,
     )
 
 
-def add_intervals(raw: Raw, block: Block, *, among: bool = False) -> None:
+def add_intervals(raw: Raw, block: Block) -> None:
     """Add a block: its points and their further columns, as :meth:`Raw.add` does, and faster.
 
     Args:
         raw: the branch that the block is added to.
         block: with columns beside x and value.
-        among: put what they tell among the points, each before its own: then it need not be sorted, nor counted.
 
     Raises:
         ValueError: the block is damaged; of it only x and value were added.
     """
-    before = len(raw.pairs)
     raw.pairs.append(block.pairs)
     try:
         import numpy as np
     except ImportError:
         raw.add(unpack(block))
         return
-    columns = _columns(block.form)
-    if not _UNUSUAL.isdisjoint(columns):
+    points = PointColumns(block)
+    if not _UNUSUAL.isdisjoint(points.names):
         raw.add(unpack(block))
         return
-    row = np.dtype([*_HEAD, *((f"c{place}", _TYPES[each[0]]) for place, each in enumerate(columns))])
-    points = np.frombuffer(block.pairs, dtype="<f8").reshape(-1, 2)
-    if len(block.rest) != len(points) * row.itemsize:
-        raise ValueError(f"a block of {len(block.pairs) // PAIR.size} points has {len(block.rest)} bytes for the rest")
-    rest = np.frombuffer(block.rest, dtype=row)
-    xs, values = points[:, 0], points[:, 1]
-
-    def column(name: str, default: Any) -> tuple[Any, Any]:
-        """Return a column's values, ``default`` where it has none, and where it has some."""
-        if name not in columns:
-            return np.broadcast_to(default, xs.shape), np.zeros(len(xs), dtype=bool)
-        place = columns.index(name)
-        there = (rest["there"] >> np.uint64(place)) & np.uint64(1) != 0
-        return np.where(there, rest[f"c{place}"], default), there
-
-    (low, has_low), (high, has_high) = column("dmin", values), column("dmax", values)
-    (low_x, _), (high_x, _) = column("dmin_x", xs), column("dmax_x", xs)
-    both = has_low & has_high
-    if among:
-        turned, ends = high_x < low_x, ((low_x, high_x), (low, high), (high_x, low_x), (high, low))
-        low_x, low, high_x, high = (np.where(turned, other, one) for one, other in ends)
-    parts = [(low_x, low, both), (high_x, high, both)]
-    if not {"qnonfinite", *(f"d{name}" for name in ODD_VALUES)}.isdisjoint(columns):
-        lost, told = column("qnonfinite", 0)
-        others = np.where(told, lost, 0) - ~np.isfinite(values)
-        raw.hidden.extend(np.stack([xs, others], axis=1)[others > 0].ravel().tolist())
-        odd = [(column(f"d{name}", nan)[0], np.full(len(xs), value)) for name, value in ODD_VALUES.items()]
+    (low, has_low), (high, has_high) = points.column("dmin", points.value), points.column("dmax", points.value)
+    (low_x, _), (high_x, _) = points.column("dmin_x", points.x), points.column("dmax_x", points.x)
+    has_both = has_low & has_high
+    parts = [(low_x, low, has_both), (high_x, high, has_both)]
+    if not {"qnonfinite", *(f"d{name}" for name in ODD_VALUES)}.isdisjoint(points.names):
+        lost, is_told = points.column("qnonfinite", 0)
+        others = np.where(is_told, lost, 0) - ~np.isfinite(points.value)
+        raw.hidden.extend(np.stack([points.x, others], axis=1)[others > 0].ravel().tolist())
+        odd = [(points.column(f"d{name}", nan)[0], np.full(len(lost), value)) for name, value in ODD_VALUES.items()]
         parts += [(at, value, np.isfinite(at)) for at, value in odd]
-        untold = (others > 0) & ~np.logical_or.reduce([there for _, _, there in parts[2:]])
-        parts.append((xs, np.full(len(xs), nan), untold))
-    if among:
-        parts.append((xs, values, np.ones_like(both)))
+        is_untold = (others > 0) & ~np.logical_or.reduce([is_there for _, _, is_there in parts[2:]])
+        parts.append((points.x, np.full(len(lost), nan), is_untold))
     rows = np.stack([np.stack([at, value], axis=1) for at, value, _ in parts], axis=1)
-    kept = rows[np.stack([there for _, _, there in parts], axis=1)]
-    if among:
-        raw.pairs[before] = kept.tobytes()
-    else:
-        raw.extremes.extend(kept.ravel().tolist())
-
-
-def _columns(form: str) -> list[str]:
-    try:
-        found = json.loads(form)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the column description of a block is invalid: {form!r:.100}") from error
-    if not isinstance(found, list) or not all(isinstance(each, str) and each[:1] in _TYPES for each in found):
-        raise ValueError(f"the column description of a block is invalid: {form!r:.100}")
-    return found
+    kept = rows[np.stack([is_there for _, _, is_there in parts], axis=1)]
+    raw.extremes.extend(array("d", kept.tobytes()))
 
 
 def last_moment(block: Block) -> Moment:
@@ -328,7 +291,7 @@ def last_moment(block: Block) -> Moment:
     Raises:
         ValueError: it is damaged.
     """
-    _, row = _row(block)
+    _, row = row_of_block(block)
     _, time, *_ = row.unpack_from(block.rest, len(block.rest) - row.size)
     x, value = PAIR.unpack_from(block.pairs, len(block.pairs) - PAIR.size)
     return Moment(value, x, time)
@@ -342,7 +305,7 @@ def extreme_moment(block: Block, column: Literal["min", "max"]) -> Moment | None
     Raises:
         ValueError: it is damaged.
     """
-    columns, row = _row(block)
+    columns, row = row_of_block(block)
     told = [(value, place, "") for place, (_, value) in enumerate(PAIR.iter_unpack(block.pairs))]
     rows: list[tuple[Any, ...]] = []
     for bit, name in enumerate(each[1:] for each in columns):
@@ -357,16 +320,6 @@ def extreme_moment(block: Block, column: Literal["min", "max"]) -> Moment | None
     x, _ = PAIR.unpack_from(block.pairs, place * PAIR.size)
     more = {name[1:]: cell for bit, (name, cell) in enumerate(zip(columns, cells, strict=True)) if there >> bit & 1}
     return Moment(float(value), float(more.get(f"{source}_x", x)), time)
-
-
-def _row(block: Block) -> tuple[list[str], Struct]:
-    """Return the further columns of a block, and the structure of a point's row in its rest."""
-    columns = _columns(block.form)
-    row = Struct("<qqq" + "".join(name[0] for name in columns))
-    n, left = divmod(len(block.pairs), PAIR.size)
-    if not n or left or len(block.rest) != n * row.size:
-        raise ValueError(f"a block of {n} points has {len(block.rest)} bytes for the rest, not {n * row.size}")
-    return columns, row
 
 
 class StoredEvent(NamedTuple):
@@ -384,13 +337,13 @@ class StoredEvent(NamedTuple):
     seq: int
 
 
-def event_of(row: Sequence[Any]) -> StoredEvent:
-    """Return an event from a row: number, name, both times, scope, stream, number in it, record.
+def event_of(row: EventRow) -> StoredEvent:
+    """Return an event with its attributes. The severity and the body of a log record are among these.
 
-    The severity and the body of a log record are among its attributes.
+    Raises:
+        google.protobuf.message.DecodeError: the record is damaged.
     """
-    number, name, time, observed, scope, stream, seq, data = row
-    record = LogRecord.FromString(data)
+    record = LogRecord.FromString(row.record)
     plain = dict(plain_attributes(record.attributes))
     if record.severity_number:
         plain.setdefault("severity_number", int(record.severity_number))
@@ -399,7 +352,7 @@ def event_of(row: Sequence[Any]) -> StoredEvent:
     if record.HasField("body"):
         plain.setdefault("body", plain_value(record.body))
     trace, span = int.from_bytes(record.trace_id, "big"), int.from_bytes(record.span_id, "big")
-    return StoredEvent(number, name, time, observed, plain, trace, span, scope, stream, seq)
+    return StoredEvent(row.number, row.name, row.time, row.observed, plain, trace, span, row.scope, row.stream, row.seq)
 
 
 def run_start(record: bytes) -> int:

@@ -12,6 +12,7 @@ from tachograph.recording.points import AttributeValue
 from tachograph.runs.buckets import HistogramValues, shown
 from tachograph.runs.file import RunFile
 from tachograph.runs.members import mapping, pairs, rank_of
+from tachograph.runs.queries import read_curves, read_samples, read_series
 from tachograph.runs.spread import unpacked
 
 SeriesKind = Literal["histogram", "counter", "gauge"]
@@ -116,13 +117,10 @@ def series_of(file: RunFile, named: str | None) -> list[RecordedSeries]:
         named: only those with this name; None for all.
     """
     found = []
-    curves = set(file.rows("SELECT DISTINCT scope, metric FROM curve WHERE ?1 IS NULL OR metric = ?1", named))
-    for number, scope, name, units, shape, attributes, resource, state in file.rows(
-        "SELECT series.id, scope, name, unit, shape, attributes, resource, data FROM series"
-        " JOIN process ON process.id = process LEFT JOIN state ON state.series = series.id"
-        " WHERE ?1 IS NULL OR name = ?1 ORDER BY series.id",
-        named,
-    ):
+    curves = {(curve.group, curve.metric) for curve in read_curves(file.rows, named)}
+    names = () if named is None else (named,)
+    series = read_series(file.rows, *names, with_state=True)
+    for number, scope, name, units, shape, attributes, resource, state in series:
         kind = _KINDS.get(shape, "gauge")
         group = "" if scope == _UNGROUPED else scope
         if kind == "gauge" and ((group, name) in curves or scope == _LOGGER):
@@ -140,9 +138,7 @@ def series_of(file: RunFile, named: str | None) -> list[RecordedSeries]:
 
 def intervals_of(file: RunFile, series: RecordedSeries) -> Iterator[Interval]:
     """Yield the intervals of a histogram, the oldest first."""
-    for time, count, total, data in file.rows(
-        "SELECT time, value, total, spread FROM sample WHERE series = ? ORDER BY time", series.number
-    ):
+    for time, count, total, data in read_samples(file.rows, series.number):
         spread = None
         try:
             spread = unpacked(data) if data else None
@@ -154,7 +150,7 @@ def intervals_of(file: RunFile, series: RecordedSeries) -> Iterator[Interval]:
 def readings_of(file: RunFile, series: RecordedSeries) -> Iterator[Reading]:
     """Yield the samples of a counter or a gauge, the oldest first."""
     before: tuple[int, float] | None = None
-    for time, value in file.rows("SELECT time, value FROM sample WHERE series = ? ORDER BY time", series.number):
+    for time, value, _, _ in read_samples(file.rows, series.number):
         now = math.nan if value is None else value
         rate = None
         if series.kind == "counter" and before is not None and time > before[0]:

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,16 @@ from tachograph.runs.members import (
     programs,
     rank_of,
     tags,
+)
+from tachograph.runs.queries import (
+    EventRow,
+    read_curve_extents,
+    read_curves,
+    read_definitions,
+    read_events,
+    read_series,
+    read_starts,
+    read_streams,
 )
 from tachograph.runs.recorded import (
     HEADER,
@@ -61,12 +71,14 @@ from tachograph.runs.recorded_series import (
     rows_of,
     series_of,
 )
+from tachograph.runs.window import Drawing, Stretch, stretches
 
 if TYPE_CHECKING:
     from tachograph.runs.recorded import StoredEvent
 
 
 PAIRS = 2000
+_DRAWING = Drawing(320)  # a stretch of a drawing is two pixels wide
 _NANO = 1e9
 
 
@@ -117,7 +129,13 @@ class Run:
         """
         if not names:
             raise TypeError('plot() needs the names of metrics, such as plot("loss")')
-        return drawing([self, *beside], names, rank=rank)
+        runs = [(run.name or run.id, partial(run._read_stretches, rank=rank)) for run in (self, *beside)]  # noqa: SLF001 - a run, too
+        return drawing(runs, names)
+
+    def _read_stretches(self, name: str, *, rank: int | None) -> list[tuple[Curve, Stretch]]:
+        curves = self.curves(name, rank=rank)
+        with look(self._file) as reading:
+            return [(curve, stretch) for curve in curves for stretch in stretches(reading, curve.number, _DRAWING)]
 
     @property
     def damage(self) -> Sequence[str]:
@@ -127,15 +145,20 @@ class Run:
     def processes(self) -> list[Process]:
         """Return the processes, sorted by rank and start."""
         found: dict[str, Process] = {}
-        for instance, resource, pid, first, last, ended in self._file.rows(
-            "SELECT instance, resource, pid, first_export, last_export, ended FROM process"
-            " JOIN incarnation ON process = id ORDER BY first_export"
-        ):
-            about = mapping(resource)
-            before = found.get(instance)
-            starts, began = (before.starts + 1, before.first_export) if before else (1, first)
-            rank, role = rank_of(about), str(about.get("dl.role", ""))
-            found[instance] = Process(instance, rank, role, pid, starts, began, last, ended, about)
+        for start in read_starts(self._file.rows):
+            resource = mapping(start.resource)
+            before = found.get(start.instance)
+            found[start.instance] = Process(
+                start.instance,
+                rank_of(resource),
+                str(resource.get("dl.role", "")),
+                start.pid,
+                before.starts + 1 if before else 1,
+                before.first_export if before else start.first_export,
+                start.last_export,
+                start.ended,
+                resource,
+            )
         return sorted(found.values(), key=lambda each: (each.rank is None, each.rank or 0, each.first_export))
 
     @property
@@ -228,17 +251,21 @@ class Run:
         name, of_group = self._identity(name)
         found = []
         units = stat_units(self._file.rows)
-        for number, metric, group, attributes, execution, stream, resource, about in self._file.rows(
-            "SELECT curve.id, curve.metric, curve.scope, attributes, curve.execution, stream.name, resource, about"
-            " FROM curve JOIN stream ON stream.id = curve.stream JOIN process ON process.id = process"
-            " LEFT JOIN definition ON definition.stream = curve.stream AND definition.execution = curve.execution"
-            " AND definition.scope = curve.scope AND definition.metric = curve.metric ORDER BY curve.id"
-        ):
-            definition = mapping(about) if about else {}
-            if group == TORCH_MONITOR and "." not in stream:
+        streams = self._streams()
+        definitions = {
+            (each.stream, each.execution, each.group, each.metric): each.about
+            for each in read_definitions(self._file.rows)
+        }
+        for number, stream, execution, group, metric, attributes in read_curves(self._file.rows):
+            if stream not in streams:  # the file is damaged
+                continue
+            stream_name, stream_rank = streams[stream]
+            definition = mapping(definitions.get((stream, execution, group, metric)))
+            if group == TORCH_MONITOR and "." not in stream_name:
                 definition = {**stat_definition(metric, units), **definition}
-            place = rank_of(mapping(resource))
-            found.append(Curve(metric, group, pairs(attributes), place, execution, stream, definition, number))
+            found.append(
+                Curve(metric, group, pairs(attributes), stream_rank, execution, stream_name, definition, number)
+            )
         found = [each for each in found if of_group in (None, each.group)]
         wanted = [each for each in found if name in (None, each.metric) and rank in (None, each.rank)]
         if not wanted and (name is not None or rank is not None):
@@ -250,15 +277,9 @@ class Run:
         curves: dict[tuple[str, str], list[Curve]] = {}
         for curve in self.curves():
             curves.setdefault((curve.metric, curve.group), []).append(curve)
-        about = {
-            row[0]: row[1:]
-            for row in self._file.rows(
-                "SELECT curve, count(DISTINCT branch), sum(n), min(x0), max(x1), min(min), max(max), sum(nonfinite)"
-                " FROM block GROUP BY curve"
-            )
-        }
+        extents = read_curve_extents(self._file.rows)
         return [
-            metric_of(name, each, [about[one.number] for one in each if one.number in about])
+            metric_of(name, each, [extents[one.number] for one in each if one.number in extents])
             for (name, _), each in curves.items()
         ]
 
@@ -274,13 +295,18 @@ class Run:
 
     def definitions(self) -> list[Mapping[str, AttributeValue]]:
         """Return the latest definition of each metric, with its rank, for each task and each start of a process."""
+        streams = self._streams()
+        definitions = [each for each in read_definitions(self._file.rows) if each.stream in streams]
+        definitions.sort(key=lambda each: (each.metric, each.stream, each.execution))
         return [
-            {**mapping(about), "rank": rank_of(mapping(resource)), "stream": stream, "time_unix_nano": time}  # type: ignore[dict-item]
-            for about, resource, stream, time in self._file.rows(
-                "SELECT about, resource, stream.name, time FROM definition JOIN stream ON stream.id = stream"
-                " JOIN process ON process.id = process ORDER BY definition.metric, stream, execution"
-            )
+            {**mapping(each.about), "rank": rank, "stream": stream, "time_unix_nano": each.time}  # type: ignore[dict-item]
+            for each in definitions
+            for stream, rank in [streams[each.stream]]
         ]
+
+    def _streams(self) -> dict[int, tuple[str, int | None]]:
+        """Return the name and the rank of each stream, by its number."""
+        return {each.number: (each.name, rank_of(mapping(each.resource))) for each in read_streams(self._file.rows)}
 
     def points(self, name: str | None = None, *, rank: int | None = None) -> Iterator[Point]:
         """Iterate over the points of one metric or of all, curve by curve in recording order.
@@ -341,14 +367,10 @@ class Run:
 
     def events(self, name: str | None = None) -> Iterator[StoredEvent]:
         """Iterate over the events of one name or of all, in order of arrival. Points of metrics are not events."""
-        rows = self._file.rows(
-            "SELECT event.rowid, event.name, time, observed, scope, stream.name, seq, record FROM event"
-            " JOIN stream ON stream.id = event.stream WHERE ? IS NULL OR event.name = ? ORDER BY event.rowid",
-            *(name, name),
-        )
+        rows = read_events(self._file.rows, names=() if name is None else (name,))
         return filter(None, map(self._event, rows))
 
-    def _event(self, row: Sequence[Any]) -> StoredEvent | None:
+    def _event(self, row: EventRow) -> StoredEvent | None:
         from google.protobuf.message import DecodeError
 
         from tachograph.runs.recorded import event_of
@@ -356,14 +378,13 @@ class Run:
         try:
             return event_of(row)
         except DecodeError as error:
-            self._file.note(f"event {row[0]}: {error}")
+            self._file.note(f"event {row.number}: {error}")
             return None
 
     @cached_property
     def ranks(self) -> Mapping[str, int | None]:
         """The rank of each stream, which is one start of a process."""
-        rows = self._file.rows("SELECT name, resource FROM stream JOIN process ON process.id = process")
-        return {stream: rank_of(mapping(resource)) for stream, resource in rows}
+        return dict(self._streams().values())
 
     def series(
         self, name: str | None = None, *, rank: int | None = None, kind: SeriesKind | None = None
@@ -414,30 +435,33 @@ class Run:
     def kinds(self, name: str) -> list[Kind]:
         """Return the kinds of a metric, in this order: ``curve``, ``histogram``, ``counter``, ``gauge``."""
         metric, group = self._identity(name)
-        query = "SELECT 1 FROM curve WHERE metric = ?1 AND (?2 IS NULL OR scope = ?2) LIMIT 1"
-        has_curve = [*self._file.rows(query, metric, group)]
         series = [each for each in series_of(self._file, metric) if group in (None, each.group)]
-        return [*(("curve",) if has_curve else ()), *kinds_of(series, metric or "")]
+        return [*(("curve",) if self._has_curve(metric or "", group) else ()), *kinds_of(series, metric or "")]
 
     def groups(self, metric: str) -> list[str]:
         """Return the groups in which a metric has a curve, or else another series, sorted by name."""
-        curves = {group for (group,) in self._file.rows("SELECT DISTINCT scope FROM curve WHERE metric = ?", metric)}
+        curves = {curve.group for curve in read_curves(self._file.rows, metric) if curve.metric == metric}
         return sorted(curves or {each.group for each in series_of(self._file, metric)})
 
     def _identity(self, name: str | None) -> tuple[str | None, str | None]:
         """Return the metric and the group that a name stands for: ``loss``, or ``eval/loss`` for that of one group."""
-        query = (
-            "SELECT 1 FROM curve WHERE metric = ?1 AND (?2 IS NULL OR scope = ?2)"
-            " UNION ALL SELECT 1 FROM series WHERE name = ?1 AND (?2 IS NULL OR scope = ?2) LIMIT 1"
-        )
-        if name is None or "/" not in name or next(iter(self._file.rows(query, name, None)), None):
+        if name is None or "/" not in name or self._has(name, None):
             return name, None
         slashes = [place for place, letter in enumerate(name) if letter == "/"]
         for place in reversed(slashes):
             group, metric = name[:place], name[place + 1 :]
-            if next(iter(self._file.rows(query, metric, group)), None):
+            if self._has(metric, group):
                 return metric, group
         return name, None
+
+    def _has(self, metric: str, group: str | None) -> bool:
+        """Tell whether there is a curve or another series of a metric, in a group or in any."""
+        series = read_series(self._file.rows, metric)
+        return self._has_curve(metric, group) or any(group in (None, each.scope) for each in series)
+
+    def _has_curve(self, metric: str, group: str | None) -> bool:
+        curves = read_curves(self._file.rows, metric)
+        return any(each.metric == metric and group in (None, each.group) for each in curves)
 
     def table(
         self, name: str | None = None, *, rank: int | None = None, kind: Kind | None = None

@@ -137,20 +137,16 @@ def unpacked(data: bytes) -> ExponentialHistogram:
     Raises:
         ValueError: they are none, or more than ``MOST_BYTES``.
     """
-    if len(data) > MOST_BYTES or data[:1] != bytes((_VERSION,)):
-        raise ValueError(f"{len(data)} bytes that begin with {data[:1]!r} are no exponential histogram of version 1")
+    reader = _Bytes(data)
     try:
-        left = _Bytes(data, 1)
-        scale, zeros = left.signed(), left.number()
-        minimum, maximum = _EXTREMES.unpack_from(data, left.place)
-        left.place += _EXTREMES.size
-        found = ExponentialHistogram(scale, zeros, left.side(), left.side(), minimum, maximum)
+        scale, zeros, minimum, maximum = reader.head()
+        histogram = ExponentialHistogram(scale, zeros, reader.side(), reader.side(), minimum, maximum)
     except (IndexError, StructError) as error:
         raise ValueError(f"an exponential histogram of {len(data)} bytes ends too early") from error
-    if left.place != len(data):
-        raise ValueError(f"{len(data) - left.place} bytes follow an exponential histogram")
-    check(found)
-    return found
+    if reader.place != len(data):
+        raise ValueError(f"{len(data) - reader.place} bytes follow an exponential histogram")
+    check(histogram)
+    return histogram
 
 
 def extremes(data: bytes) -> tuple[float, float]:
@@ -159,23 +155,34 @@ def extremes(data: bytes) -> tuple[float, float]:
     Raises:
         ValueError: they are none.
     """
-    if data[:1] != bytes((_VERSION,)):
-        raise ValueError(f"{len(data)} bytes that begin with {data[:1]!r} are no exponential histogram of version 1")
     try:
-        left = _Bytes(data, 1)
-        left.signed(), left.number()
-        low, high = _EXTREMES.unpack_from(data, left.place)
+        _, _, minimum, maximum = _Bytes(data).head()
     except (IndexError, StructError) as error:
         raise ValueError(f"an exponential histogram of {len(data)} bytes ends too early") from error
-    return low, high
+    return minimum, maximum
 
 
 class _Bytes:
-    """The bytes of a packed histogram from ``place`` on."""
+    """The bytes of a packed histogram from ``place`` on.
 
-    def __init__(self, data: bytes, place: int) -> None:
+    Raises:
+        ValueError: they are none, or more than ``MOST_BYTES``.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        if len(data) > MOST_BYTES or data[:1] != bytes((_VERSION,)):
+            raise ValueError(
+                f"{len(data)} bytes that begin with {data[:1]!r} are no exponential histogram of version 1"
+            )
         self.data = data
-        self.place = place
+        self.place = 1
+
+    def head(self) -> tuple[int, int, float, float]:
+        """Read the scale, the number of zeros, and the extremes."""
+        scale, zeros = self.signed(), self.number()
+        minimum, maximum = _EXTREMES.unpack_from(self.data, self.place)
+        self.place += _EXTREMES.size
+        return scale, zeros, minimum, maximum
 
     def number(self) -> int:
         found = shift = 0

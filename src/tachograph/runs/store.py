@@ -8,14 +8,13 @@ import os
 import sqlite3
 import stat
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 from tachograph.identity.run_id import file_safe
-from tachograph.runs._schema import NewerSchema, check_tables, migrate
+from tachograph.runs._schema import create_schema, is_empty, schema_problem
+from tachograph.runs._sqlite import connect, write_transaction
 from tachograph.runs.file_lock import Claim
 from tachograph.runs.open_stores import OpenStores
 
@@ -25,36 +24,10 @@ _LOG_BYTES = 64 * 2**20
 _FEW = 256  # pages of the log: a moment's writing
 _LOG_PAGES = 4096  # 16 MiB
 _PAGE_BYTES = 4096
-_BUSY = 5.0  # seconds to wait for another process that writes
-
-_NO_LOG = (0, 0, 0)
-_HARMLESS = (sqlite3.OperationalError, sqlite3.IntegrityError, sqlite3.ProgrammingError)
-
-_holders: WeakSet[object] = WeakSet()
 
 
 class StoreError(OSError):
     """A run's file cannot be used; the message names the file and says why."""
-
-
-class FileLocks:
-    """The use of SQLite's locks by this process, until :meth:`release`, or while it is alive.
-
-    A file that was read without locks takes all locks of this process on it along when it is closed (fcntl(2), "Record
-    locking"). So it is read with them where the process holds any.
-    """
-
-    def __init__(self) -> None:
-        _holders.add(self)
-
-    def release(self) -> None:
-        """End the use."""
-        _holders.discard(self)
-
-    @staticmethod
-    def held() -> bool:
-        """Tell whether this process holds any."""
-        return bool(_holders)
 
 
 class Store:
@@ -73,10 +46,9 @@ class Store:
 
     Attributes:
         shared: another hub used the file already when this one began.
-        renewed: number of times that a new file took its place.
 
     Raises:
-        StoreError: the folder or the file cannot be written, is damaged, or is of a newer version.
+        StoreError: the folder or the file cannot be written, is damaged, or has another schema.
     """
 
     def __init__(
@@ -91,23 +63,15 @@ class Store:
         self._log_bytes, self._log_pages = log_bytes, log_pages
         self.path = path_of(folder, run)
         self.shared = False
-        self.renewed = 0
-        self._known: tuple[int, int] | None = None  # device and inode of the file
-        self._written = 0  # the file's time after our last write
-        self._log_path = f"{self.path}-wal"
-        self._log: tuple[int, int, int] | None = None  # the log's state after our last write; None for unknown
-        self._synced: tuple[int, int, int] | None = None  # its state when it was last written to the disk
-        self._is_timely = True  # the time of the log tells when it was written: not on each file system
-        self._version = 0  # changes where others commit (SQLite, "PRAGMA data_version")
-        self._suspect = self._damaged = False
+        self._log_path = self.path.with_name(f"{self.path.name}-wal")
+        self._identity: tuple[int, int] | None = None  # device and inode of the file
         self._open_stores = open_stores or OpenStores()
         self._lock = threading.Lock()
-        self._taking_over = threading.Lock()
+        self._checkpointing = threading.Lock()
         self._claim: Claim | None = None
         self._connection: sqlite3.Connection | None = None
         self._checkpoints: sqlite3.Connection | None = None
         self._closed = False
-        self._locks = FileLocks()
         with self._lock:
             self._wake()
         self._open_stores.use(self)
@@ -127,7 +91,7 @@ class Store:
             return self._connection
         if self._closed:
             raise StoreError(errno.EBADF, "the file is closed", str(self.path))
-        if self._known is not None and (self._found() or (None,))[0] != self._known:  # see trouble()
+        if self.is_deleted():
             raise StoreError(errno.ENOENT, "the file was deleted while it was not in use", str(self.path))
         make_folder(self.path.parent, named=self.path)
         check_regular(self.path)
@@ -146,74 +110,24 @@ class Store:
         except BaseException:
             self._release()
             raise
-        found = self._found()
-        if found is not None:
-            self._known, self._written = found
+        self._identity = _identity(self.path)
         return self._connection
 
-    def trouble(self) -> str:
-        """Return a change of the file by another program: ``deleted``, ``damaged``, or empty for none.
-
-        If another program has written into it, it is checked, which reads all of it; others write meanwhile.
-        """
-        with self._taking_over:
-            if self._closed or self._known is None:
-                return ""
-            found = self._found()
-            if found is None or found[0] != self._known:
-                return "deleted"
-            if not self._damaged and (self._suspect or found[1] != self._written):
-                self._damaged = not _is_sound(self.path, or_failing=self._suspect)
-                self._written = found[1]
-                self._is_timely = self._is_timely and (self._damaged or not self._suspect)
-                self._suspect, self._log = False, None
-            return "damaged" if self._damaged else ""
-
-    def _found(self) -> tuple[tuple[int, int], int] | None:
-        """Return device and inode of the file, and the time of its last write; None where there is none."""
-        try:
-            found = self.path.stat()
-        except OSError:
-            return None
-        return (found.st_dev, found.st_ino), found.st_mtime_ns
-
-    def renew(self, forget: Callable[[], None]) -> Path | None:
-        """Go on in a new file; return the path at which the old one is kept, None where there is none.
-
-        Args:
-            forget: called while no thread writes: forgets the row numbers of the old file.
-
-        Raises:
-            StoreError: no new file can be made.
-        """
-        with self._taking_over, self._lock:
-            with _log_is_left(self.path) if self._damaged else contextlib.nullcontext():
-                self._release()
-            aside = None
-            if self._damaged and self.path.exists():
-                aside = self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}")
-                for suffix in ("", "-wal"):
-                    with contextlib.suppress(OSError):
-                        self.path.with_name(self.path.name + suffix).replace(aside.with_name(aside.name + suffix))
-            with contextlib.suppress(OSError):
-                self.path.with_name(self.path.name + "-shm").unlink()
-            self._suspect = self._damaged = False
-            self._known = None
-            self.renewed += 1
-            forget()
-            self._wake()
-            return aside
+    def is_deleted(self) -> bool:
+        """Return whether the file was deleted or replaced since it was opened; SQLite keeps writing to the old one."""
+        return self._identity is not None and _identity(self.path) != self._identity
 
     def _begin(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         """Return the connection for everything, and the one for checkpoints."""
         connection = self._open()
         try:
-            check_tables(connection)
+            if not is_empty(connection):
+                check_schema(connection, self.path)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA wal_autocheckpoint = 0")  # checkpoint() does it, beside the writers
             connection.execute(f"PRAGMA journal_size_limit = {self._log_bytes}")  # once it begins anew
-            migrate(connection)
-            # Read the schema and the ends of the tables: damage there would show when it is too late for a message.
+            create_schema(connection)
+            # Damage at the ends of the tables must show now, while the hub can still say so and refuse the file.
             connection.execute("SELECT max(id) FROM process").fetchone()
             connection.execute("SELECT max(rowid) FROM event").fetchone()
             connection.execute("SELECT max(id) FROM block").fetchone()
@@ -223,7 +137,7 @@ class Store:
             raise
 
     def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+        connection = connect(self.path, "mode=rw")
         try:
             connection.execute("PRAGMA synchronous = NORMAL")  # reads the file: one that is none is refused here
         except BaseException:
@@ -235,13 +149,7 @@ class Store:
     def _named_errors(self) -> Iterator[None]:
         try:
             yield
-        except NewerSchema as error:
-            why = (
-                f"the file has schema version {error}, written by a newer Tachograph; use that version or another store"
-            )
-            raise StoreError(errno.EPROTO, why, str(self.path)) from None
         except sqlite3.DatabaseError as error:
-            self._damaged = self._damaged or (self._known is not None and not isinstance(error, _HARMLESS))
             if isinstance(error, sqlite3.OperationalError):
                 why = f"cannot use the file: {error}"
             else:
@@ -255,64 +163,16 @@ class Store:
         Raises:
             StoreError: it could not be written.
         """
-        with self._lent(to_write=True) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-                raise
-            finally:
-                self._log = self._found_log()
+        with self._lent() as connection, write_transaction(connection):
+            yield connection
 
     @contextlib.contextmanager
-    def _lent(self, *, to_write: bool = False) -> Iterator[sqlite3.Connection]:
+    def _lent(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             connection = self._wake()
             with self._named_errors():
-                yield self._with_its_log(connection) if to_write else connection
+                yield connection
         self._open_stores.use(self)
-
-    def _with_its_log(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        """Return a connection whose log is as we left it, or as others did through SQLite.
-
-        If the log was deleted, its content is still at hand, and goes into the file. If it was written into,
-        nothing may follow until :meth:`trouble` has looked: transactions behind a gap are lost.
-
-        Raises:
-            StoreError: it was written into.
-        """
-        left, found = self._log, self._found_log()
-        if left is None:
-            ((self._version,),) = connection.execute("PRAGMA data_version")
-        elif found == _NO_LOG:
-            if self._taking_over.acquire(blocking=False):
-                try:
-                    _take_over(connection)
-                    self._shut()
-                    return self._wake()
-                finally:
-                    self._taking_over.release()
-        elif found is not None and (found != left or self._suspect):
-            ((version,),) = connection.execute("PRAGMA data_version")
-            self._suspect = self._suspect or version == self._version
-            self._version = version
-            if self._suspect:
-                why = "another program wrote to the log of the file, which is being checked"
-                raise StoreError(errno.EIO, why, str(self.path))
-        return connection
-
-    def _found_log(self) -> tuple[int, int, int] | None:
-        """Return inode, size and time of SQLite's log; :data:`_NO_LOG` where there is none, None for unknown."""
-        try:
-            found = os.stat(self._log_path)  # noqa: PTH116 - twice in each transaction
-        except FileNotFoundError:
-            return _NO_LOG
-        except OSError:
-            return None
-        return found.st_ino, found.st_size, found.st_mtime_ns if self._is_timely else 0
 
     def write(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         """Run a statement for each row, in one transaction.
@@ -349,23 +209,24 @@ class Store:
         Raises:
             StoreError: it could not be written.
         """
-        found = self._found_log()
-        if found is None or found[1] >= self._log_pages * _PAGE_BYTES:
-            self.checkpoint()
-            return
-        with self._taking_over:
-            if self._checkpoints is None or found == _NO_LOG or (found == self._synced and self._is_timely):
-                return
-            try:
-                log = os.open(self._log_path, os.O_RDONLY | os.O_CLOEXEC)  # it has none of SQLite's locks
+        try:
+            with self._checkpointing:
+                if self._checkpoints is None:
+                    return
+                log = os.open(self._log_path, os.O_RDONLY | os.O_CLOEXEC)  # SQLite holds no locks on this file
                 try:
-                    os.fsync(log)
+                    is_long = os.fstat(log).st_size >= self._log_pages * _PAGE_BYTES
+                    if not is_long:
+                        os.fsync(log)
                 finally:
                     os.close(log)
-            except OSError as error:
-                why = f"cannot write the log of the file to the disk: {error.strerror}"
-                raise StoreError(error.errno, why, str(self.path)) from error
-            self._synced = found
+        except FileNotFoundError:  # nothing was written yet
+            return
+        except OSError as error:
+            why = f"cannot write the log of the file to the disk: {error.strerror}"
+            raise StoreError(error.errno, why, str(self.path)) from error
+        if is_long:
+            self.checkpoint()
 
     def checkpoint(self) -> None:
         """Take the log over into the file, first while others write, then the rest that they wrote meanwhile.
@@ -376,21 +237,14 @@ class Store:
         Raises:
             StoreError: it could not be written.
         """
-        with self._taking_over, self._named_errors():
+        with self._checkpointing, self._named_errors():
             if self._checkpoints is None:
                 return
-            pages, left = _take_over(self._checkpoints)
+            pages, left = _run_checkpoint(self._checkpoints)
             # More is left only while a reader holds it for long: holding up others is of no use then.
             if pages >= self._log_pages and left <= _FEW:
                 with self._lock:
-                    _take_over(self._checkpoints)
-            self._noted()
-
-    def _noted(self) -> None:
-        """Note our write into the file, unless another file has taken its place."""
-        found = self._found()
-        if found is not None and found[0] == self._known:
-            self._written = found[1]
+                    _run_checkpoint(self._checkpoints)
 
     def rest(self) -> bool:
         """Close the file until it is used again, and keep the claim; False where it is in use just now."""
@@ -401,7 +255,7 @@ class Store:
         return self._if_idle(self._release)
 
     def _if_idle(self, work: Callable[[], None]) -> bool:
-        if not self._taking_over.acquire(blocking=False):
+        if not self._checkpointing.acquire(blocking=False):
             return False
         try:
             if not self._lock.acquire(blocking=False):
@@ -411,16 +265,15 @@ class Store:
             finally:
                 self._lock.release()
         finally:
-            self._taking_over.release()
+            self._checkpointing.release()
         return True
 
     def close(self) -> None:
         """Close the file for good."""
-        with self._taking_over, self._lock:
+        with self._checkpointing, self._lock:
             self._closed = True
             self._release()
         self._open_stores.forget(self)
-        self._locks.release()
 
     def _release(self) -> None:
         self._shut()
@@ -434,44 +287,34 @@ class Store:
             if connection is not None:
                 with contextlib.suppress(sqlite3.Error):
                     connection.close()
-        self._connection = self._checkpoints = self._log = None
-        self._noted()
+        self._connection = None
+        self._checkpoints = None
 
 
-def _take_over(connection: sqlite3.Connection) -> tuple[int, int]:
+def _run_checkpoint(connection: sqlite3.Connection) -> tuple[int, int]:
     """Take the log over into the file; return its pages, and the number of those that a reader still needs."""
     _, pages, taken = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     return int(pages), int(pages - taken)
 
 
-def _is_sound(path: Path, *, or_failing: bool = False) -> bool:
-    """Tell whether SQLite finds nothing wrong with a file, read anew.
-
-    Args:
-        path: of the file.
-        or_failing: a file that cannot be read is not sound: its log is too short, for example.
-    """
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of a file; None if there is none."""
     try:
-        with contextlib.closing(sqlite3.connect(path, timeout=_BUSY)) as connection:
-            return bool(connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
-    except sqlite3.OperationalError as error:
-        return not or_failing or "locked" in str(error)  # then its state is unknown
-    except sqlite3.DatabaseError:
-        return False
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
-@contextlib.contextmanager
-def _log_is_left(path: Path) -> Iterator[None]:
-    """Keep SQLite from taking the log over into a file while its last connections are closed in the block.
+def check_schema(connection: sqlite3.Connection, path: Path) -> None:
+    """Check that a file is one of a run, with the schema of this version.
 
-    A read-only connection does not take it over, and the connections that are closed before it are not the last ones.
+    Raises:
+        StoreError: it has another schema, or none.
+        sqlite3.DatabaseError: it is damaged.
     """
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(sqlite3.Error):
-            reader = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-            stack.callback(reader.close)
-            reader.execute("PRAGMA schema_version").fetchone()
-        yield
+    if problem := schema_problem(connection):
+        raise StoreError(errno.EPROTO, problem, str(path))
 
 
 def check_regular(path: Path) -> None:

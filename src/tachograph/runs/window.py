@@ -12,7 +12,6 @@ from typing import NamedTuple
 from tachograph.runs.blocks import DRAWN_REST, INTERVALS, PAIR, Block, Bucket, Raw, kind_of, thin
 from tachograph.runs.file import Look
 from tachograph.runs.recorded import add_intervals
-from tachograph.runs.smoothing import Average, State, means
 from tachograph.runs.x_axis import FEW, FEW_POINTS, Placed, XAxis, knots
 
 AT_ONCE = 2**21  # points that are read before they are thinned
@@ -26,8 +25,7 @@ _BLOCKS = (
 )
 _BRANCHES = (
     "SELECT branch, max(seq1), max(CASE WHEN {last} < ?2 THEN {last} END),"
-    " min(CASE WHEN {first} > ?3 THEN {first} END),"
-    " sum(CASE WHEN {first} >= ?2 AND {last} <= ?3 THEN n ELSE 0 END), sum(n), min({first}), max({last})"
+    " min(CASE WHEN {first} > ?3 THEN {first} END)"
     " FROM block WHERE curve = ?1 GROUP BY branch ORDER BY branch"
 )
 _SEEN = "FROM block WHERE curve = ? AND branch = ? AND x1 >= ? AND x0 <= ? ORDER BY seq0"
@@ -43,7 +41,6 @@ class Drawing(NamedTuple):
         low: beginning of the window, on the axis.
         high: its end.
         axis: the x axis.
-        weight: of a moving average, below 1; 0 for none.
         knots: whether to tell the times of some points, on the axis of the recorded x.
         at_once: points that are held in memory before they are thinned.
     """
@@ -52,7 +49,6 @@ class Drawing(NamedTuple):
     low: float = -inf
     high: float = inf
     axis: XAxis = XAxis()
-    weight: float = 0.0
     knots: bool = False
     at_once: int = AT_ONCE
 
@@ -69,9 +65,8 @@ class Stretch(NamedTuple):
         x: ascending.
         y: finite values.
         nonfinite: x and ``NaN``, ``Infinity`` or ``-Infinity``, where those were recorded; of a bucket's, one of each.
-        line: the value of the line at each x, where it is not the points': their moving average, where one was wanted,
-            or else, where they are thinned, their mean around it; None otherwise.
-        going: the state of the moving average after the last point, see :class:`~tachograph.runs.smoothing.State`.
+        line: the mean of the recorded values around each x, where ``y`` has others: they are thinned, or extremes of
+            throttled intervals are between them; None otherwise.
         knots: pairs of time, in seconds since the epoch, and x, where they were wanted.
     """
 
@@ -83,7 +78,6 @@ class Stretch(NamedTuple):
     y: list[float]
     nonfinite: list[tuple[float, str]]
     line: list[float] | None = None
-    going: State | None = None
     knots: list[list[float]] | None = None
 
 
@@ -99,13 +93,9 @@ def stretches(look: Look, curve: int, how: Drawing) -> Iterator[Stretch]:
     first, last = axis.columns
     named = {"first": first, "last": last, "rest": DRAWN_REST if own else "rest"}
     low, high = axis.ends(how.low, how.high)
-    for branch, seq, before, behind, inside, many, begin, end in look.rows(_BRANCHES.format(**named), curve, low, high):
-        spacing = (end - begin) / 1e9 / max(1, many - 1) if axis.kind == "time" else None
-        average = Average(how.weight, spacing or None) if how.weight else None
+    for branch, seq, before, behind in look.rows(_BRANCHES.format(**named), curve, low, high):
         edges = (low if before is None else before, high if behind is None else behind)
-        thins = inside > 2 * how.pairs and (axis.kind != "number" or how.low == -inf)
-        gathered = _Gathered(how, None if own else Placed(axis), average, thins=thins)
-        edges = (-inf, edges[1]) if average else edges
+        gathered = _Gathered(how, None if own else Placed(axis))
         for seq0, seq1, *parts in look.rows(_BLOCKS.format(**named), curve, branch, *edges, low, high):
             why = gathered.add(*parts)
             if why:
@@ -113,9 +103,7 @@ def stretches(look: Look, curve: int, how: Drawing) -> Iterator[Stretch]:
         found = gathered.all()
         if found.pairs[0]:
             drawn = stretch(branch, seq, found, how.pairs, count=gathered.count, whole=gathered.whole)
-            if average:
-                drawn = drawn._replace(line=average.at(drawn.x), going=average.state)
-            elif not drawn.exact:
+            if found.extremes or not drawn.exact:
                 drawn = drawn._replace(line=means(found.pairs[0], how.pairs, drawn.x))
             yield drawn._replace(knots=_knots(look, curve, branch, (how.low, how.high))) if how.knots and own else drawn
 
@@ -128,8 +116,7 @@ def _knots(look: Look, curve: int, branch: int, window: tuple[float, float]) -> 
         many += count
     try:
         whole = look.rows(_WHOLE, curve, branch, *window) if len(blocks) <= FEW and many <= FEW_POINTS else ()
-        few = [(row[0], row[1], row[2]) for row in whole]
-        return knots(blocks, few)
+        return knots(blocks, [Block(*row) for row in whole])
     except ValueError:  # damaged, which whoever reads its points notes
         return knots(blocks, [])
 
@@ -139,20 +126,19 @@ class _Gathered:
 
     Attributes:
         count: the number of points in the window.
-        whole: nothing was left out, and the extremes of intervals are apart.
+        whole: nothing was left out.
     """
 
-    def __init__(self, how: Drawing, placed: Placed | None, average: Average | None, *, thins: bool) -> None:
+    def __init__(self, how: Drawing, placed: Placed | None) -> None:
         self._window = how.low, how.high
-        self._thins = thins
         self._pairs, self._at_once = how.pairs, how.at_once
-        self._placed, self._average = placed, average
+        self._placed = placed
         self._found = how.axis.kind != "number" or self._window == (-inf, inf)  # blocks are, by their ends
-        self._new = Raw([], [], [])
+        self._new = Raw.empty()
         self._held = 0
         self._kept: list[Raw] = []
         self.count = 0
-        self.whole = not thins
+        self.whole = True
 
     def add(self, inside: int, form: str, xy: bytes, rest: bytes | None) -> str:
         """Take a block (``inside``: all in the window); return a description of its damage, empty for none."""
@@ -163,12 +149,10 @@ class _Gathered:
             if self._placed and rest is not None:
                 form, xy, rest = self._placed.block(Block(form, xy, rest))
                 rest = rest if INTERVALS.search(form) else None
-            if self._average:
-                self._average.add(xy)
             if rest is None:
                 self._new.pairs.append(xy)
             else:
-                add_intervals(self._new, Block(form, xy, rest), among=self._thins)
+                add_intervals(self._new, Block(form, xy, rest))
         except ValueError as error:
             why = str(error)
         self.count += len(xy) // PAIR.size if inside and self._found else _inside(xy, *self._window)
@@ -184,15 +168,14 @@ class _Gathered:
             self.whole = False
             outlined = _outline(thin(part, fine))
             extremes = array("d", chain.from_iterable(zip(*outlined, strict=True)))
-            if self._average:
-                self._average.keep(outlined[0])
             lost = array("d", chain.from_iterable((x, _VALUE[kind]) for x, kind in _nonfinite(part, fine)))
-            part = Raw([extremes.tobytes() + lost.tobytes()], [], [])
+            part = Raw.empty()
+            part.pairs.append(extremes.tobytes() + lost.tobytes())
         self._kept.append(part)
 
     def _take(self) -> Raw:
         part = windowed(self._new, *self._window)
-        self._new, self._held = Raw([], [], []), 0
+        self._new, self._held = Raw.empty(), 0
         return part
 
     def all(self) -> Raw:
@@ -200,7 +183,7 @@ class _Gathered:
         if len(self._kept) == 1:
             return self._kept[0]
         pairs, extremes, hidden = (chain.from_iterable(each) for each in zip(*self._kept, strict=True))
-        return windowed(Raw([*pairs], [*extremes], [*hidden]), *self._window)
+        return windowed(Raw([*pairs], array("d", extremes), array("d", hidden)), *self._window)
 
 
 def _inside(pairs: bytes, low: float, high: float) -> int:
@@ -222,10 +205,10 @@ def windowed(raw: Raw, low: float, high: float) -> Raw:
     first, last = max(0, int(np.searchsorted(xs, low)) - 1), int(np.searchsorted(xs, high, "right")) + 1
     kept = points[first:last]
     if not len(kept):
-        return Raw([b""], [], [])
+        return Raw([b""], array("d"), array("d"))
     told = (np.array(each, dtype=float).reshape(-1, 2) for each in (raw.extremes, raw.hidden))
     extremes, hidden = (each[(each[:, 0] >= kept[0, 0]) & (each[:, 0] <= kept[-1, 0])] for each in told)
-    return Raw([kept.tobytes()], extremes.ravel().tolist(), hidden.ravel().tolist())
+    return Raw([kept.tobytes()], array("d", extremes.tobytes()), array("d", hidden.tobytes()))
 
 
 def _windowed_slowly(raw: Raw, low: float, high: float) -> Raw:
@@ -279,9 +262,7 @@ def _outline(buckets: list[Bucket]) -> tuple[list[float], list[float]]:
 
 def _nonfinite(raw: Raw, pairs: int) -> list[tuple[float, str]]:
     """Return the values that are not finite, with their x; of each of ``pairs`` buckets, one of each kind."""
-    found = _not_finite(raw.pairs[0])
-    told = zip(raw.extremes[0::2], raw.extremes[1::2], strict=True)
-    found = sorted([*found, *(each for each in told if not isfinite(each[1]))], key=lambda point: point[0])
+    found = sorted(_not_finite(raw.pairs[0] + array("d", raw.extremes).tobytes()), key=lambda point: point[0])
     if not found:
         return []
     first, width = found[0][0], (found[-1][0] - found[0][0]) / pairs or 1.0
@@ -298,3 +279,51 @@ def _not_finite(pairs: bytes) -> list[tuple[float, float]]:
         return [point for point in PAIR.iter_unpack(pairs) if not isfinite(point[1])]
     points = np.frombuffer(pairs).reshape(-1, 2)
     return [(x, value) for x, value in points[~np.isfinite(points[:, 1])].tolist()]
+
+
+def means(pairs: bytes, many: int, xs: list[float]) -> list[float]:
+    """Return the mean of the finite values around each x: of that of ``many`` equal stretches in which it lies.
+
+    Args:
+        pairs: x and value of points, in turn, in the order of x.
+        many: stretches.
+        xs: ascending, within those of the points.
+    """
+    try:
+        import numpy as np
+    except ImportError:
+        return _means_slowly(pairs, many, xs)
+    points = np.frombuffer(pairs, dtype="<f8").reshape(-1, 2)
+    points = points[np.isfinite(points[:, 1])]
+    if not len(points):
+        return list(xs)
+    halves, scale = points[:, 0] / 2, max(1.0, float(np.abs(points[:, 1]).max()))  # neither can overflow
+    first, width = halves[0], (halves[-1] - halves[0]) / many or 1.0
+    places = np.minimum(many - 1, ((halves - first) / width).astype(np.int64))
+    counts = np.bincount(places, minlength=many)
+    found = np.bincount(places, weights=points[:, 1] / scale, minlength=many) / np.maximum(counts, 1) * scale
+    at = np.clip(((np.array(xs) / 2 - first) / width).astype(np.int64), 0, many - 1)
+    nearest = np.flatnonzero(counts)
+    at = nearest[np.minimum(len(nearest) - 1, np.searchsorted(nearest, at))]
+    answer: list[float] = found[at].tolist()
+    return answer
+
+
+def _means_slowly(pairs: bytes, many: int, xs: list[float]) -> list[float]:
+    points = [point for point in PAIR.iter_unpack(pairs) if isfinite(point[1])]
+    if not points:
+        return list(xs)
+    first, scale = points[0][0] / 2, max(1.0, *(abs(y) for _, y in points))
+    width = (points[-1][0] / 2 - first) / many or 1.0
+    sums: dict[int, tuple[float, int]] = {}
+    for x, y in points:
+        place = min(many - 1, int((x / 2 - first) / width))
+        total, count = sums.get(place, (0.0, 0))
+        sums[place] = total + y / scale, count + 1
+    nearest = sorted(sums)
+    found = []
+    for x in xs:
+        at = max(0, min(many - 1, int((x / 2 - first) / width)))
+        total, count = sums[nearest[min(len(nearest) - 1, bisect_right(nearest, at - 1))]]
+        found.append(total / count * scale)
+    return found

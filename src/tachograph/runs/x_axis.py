@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from tachograph.runs.blocks import PAIR, Block, Sample, pack, unpack
+from tachograph.runs.blocks import HEAD_CELLS, PAIR, Block, PointColumns, Sample, pack, row_of_block, unpack
 
 _SECOND = 1e9  # nanoseconds
 _INTERVAL_X = tuple(f"d{name}_x" for name in ("min", "max", "nan", "posinf", "neginf"))  # columns that are an x
@@ -60,29 +59,20 @@ class Placed:
             import numpy as np
         except ImportError:
             return self._slowly(block)
-        columns, points = _columns(block.form), np.frombuffer(block.pairs, dtype="<f8").reshape(-1, 2)
-        if len(block.rest) != len(points) * (24 + 8 * len(columns)):
-            raise ValueError(f"a block of {len(points)} points has {len(block.rest)} bytes for the rest")
-        rest = np.frombuffer(block.rest, dtype="<i8").reshape(len(points), -1)
+        points = PointColumns(block)
         if self._axis.kind == "time":
-            places = (rest[:, 1] - self._axis.origin) / _SECOND
+            places = (points.cells[:, 1] - self._axis.origin) / _SECOND
         else:
-            places = self._numbers(_counts(rest, columns, np), np)
-        placed = np.stack([places, points[:, 1]], axis=1)
-        told = [3 + place for place, name in enumerate(columns) if name in _INTERVAL_X]
-        if told:
-            order = np.argsort(points[:, 0], kind="stable")
-            rest = rest.copy()
-            floats = rest.view("<f8")
-            for place in told:  # a NaN, which says that there is none, stays one
-                floats[:, place] = np.interp(floats[:, place], points[order, 0], places[order])
-        return Block(block.form, placed.tobytes(), rest.tobytes())
-
-    def _numbers(self, counts: Any, np: Any) -> Any:
-        ends = np.cumsum(counts)
-        places = (self._before + ends - 1).astype(float)
-        self._before += int(ends[-1]) if len(ends) else 0
-        return places
+            ends = self._before + np.cumsum(points.column("qcount", 1)[0])
+            places = (ends - 1).astype(float)
+            self._before = int(ends[-1]) if len(ends) else self._before
+        rest = points.cells.copy()
+        floats = rest.view("<f8")
+        order = np.argsort(points.x, kind="stable")
+        for place, name in enumerate(points.names, HEAD_CELLS):
+            if name in _INTERVAL_X:  # a NaN, which says that there is none, stays one
+                floats[:, place] = np.interp(floats[:, place], points.x[order], places[order])
+        return Block(block.form, np.stack([places, points.value], axis=1).tobytes(), rest.tobytes())
 
     def _slowly(self, block: Block) -> Block:
         samples = list(unpack(block))
@@ -94,24 +84,6 @@ class Placed:
             self._before += ends[-1] if ends else 0
         known = sorted(zip((each.x for each in samples), places, strict=True), key=lambda pair: pair[0])
         return pack([_moved(each, place, known) for each, place in zip(samples, places, strict=True)])
-
-
-def _counts(rest: Any, columns: list[str], np: Any) -> Any:
-    """Return the number of values that each point stands for."""
-    if "qcount" not in columns:
-        return np.ones(len(rest), dtype=np.int64)
-    place = columns.index("qcount")
-    return np.where((rest[:, 2] >> place) & 1 != 0, rest[:, 3 + place], 1)
-
-
-def _columns(form: str) -> list[str]:
-    try:
-        found = json.loads(form)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the column description of a block is invalid: {form!r:.100}") from error
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise ValueError(f"the column description of a block is invalid: {form!r:.100}")
-    return found
 
 
 def _moved(sample: Sample, place: float, known: list[tuple[float, float]]) -> Sample:
@@ -132,19 +104,20 @@ _KNOTS = 64  # of a block; and of a branch of many blocks
 FEW, FEW_POINTS = 8, 20_000  # blocks, and points of theirs, that are looked at one by one
 
 
-def knots(blocks: list[tuple[int, int, float, float]], points: list[tuple[str, bytes, bytes]]) -> list[list[float]]:
+def knots(blocks: list[tuple[int, int, float, float]], points: list[Block]) -> list[list[float]]:
     """Return pairs of time, in seconds since the epoch, and x by which an event is found on a curve.
 
     Args:
         blocks: their ends: ``t0``, ``t1``, ``x0``, ``x1``.
-        points: the blocks' form, pairs and rest, where they are few.
+        points: the blocks, where they are few.
     """
     found: list[tuple[float, float]] = []
-    for form, pairs, rest in points:
-        many, row = len(pairs) // PAIR.size, 24 + 8 * len(_columns(form))
+    for block in points:
+        _, row = row_of_block(block)
+        many = len(block.rest) // row.size
         for place in {*range(0, many, -(-many // _KNOTS) or 1), many - 1}:
-            time = int.from_bytes(rest[place * row + 8 : place * row + 16], "little", signed=True)
-            found.append((time / _SECOND, PAIR.unpack_from(pairs, place * PAIR.size)[0]))
+            _, time, *_ = row.unpack_from(block.rest, place * row.size)
+            found.append((time / _SECOND, PAIR.unpack_from(block.pairs, place * PAIR.size)[0]))
     if not points:
         stride = -(-len(blocks) // _KNOTS) or 1
         for t0, t1, x0, x1 in blocks[::stride] + blocks[-1:]:

@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote
-
-from starlette.responses import Response
 
 from tachograph.diagnosis.verdict_run import diagnosis
 from tachograph.runs.blocks import exact, spelled
@@ -25,6 +23,8 @@ from tachograph.runs.file_lock import in_use
 from tachograph.runs.kept_calls import kept_calls
 from tachograph.runs.losses import losses
 from tachograph.runs.members import Member, dictionary, members, notes, program
+from tachograph.runs.newest_points import newest_points
+from tachograph.runs.queries import read_newest_event_number
 from tachograph.runs.store import StoreError
 from tachograph.runs.window import Drawing
 from tachograph.runs.x_axis import XAxis
@@ -36,6 +36,9 @@ from tachograph.studio.occurrences import events_for_a_browser, incidents
 from tachograph.studio.overview import Overview, about, begun, functions, progress
 from tachograph.studio.spreads import MOST_COLUMNS, spreads
 from tachograph.studio.thinned_samples import MOST as MOST_STRETCHES
+
+if TYPE_CHECKING:  # whoever answers questions from a store without a server needs no Starlette
+    from starlette.responses import Response
 
 MOST_PARTS = 2000  # of a query
 _TRIES = 3  # where a hub begins to write the file that is read
@@ -179,6 +182,8 @@ def _parts(data: Mapping[str, Any]) -> Iterable[str]:
 
 def answer(body: bytes, *, gzipped: bool, status: HTTPStatus = HTTPStatus.OK) -> Response:
     """Return an answer that is not cached."""
+    from starlette.responses import Response
+
     headers = {"Content-Type": "application/json", "Cache-Control": "no-store", "Vary": "Accept-Encoding"}
     return Response(body, status, {**headers, **({"Content-Encoding": "gzip"} if gzipped else {})})
 
@@ -199,6 +204,7 @@ MOST_CURVES = 4000  # in one request for points that have come since
 MOST_EVENTS = 10_000
 MOST_FUNCTIONS = 300  # in an answer about their calls
 MOST_SAMPLES = 1000  # of a series, the newest
+MOST_NEWEST = 1000  # points of a curve
 
 
 class Api:
@@ -344,18 +350,18 @@ def _process(each: Member, now: int, *, written: bool) -> dict[str, Any]:
 
 
 def _curves(reading: Look, question: Question) -> dict[str, Any]:
+    """Answer ``?metric=NAME``, or ``?curve=N&newest=K`` for the last points of curves, as they were recorded."""
+    if newest := question.whole("newest", 0, most=MOST_NEWEST):
+        numbers = question.wholes("curve", most=MOST_SERIES)
+        return {"curves": [each._asdict() for each in newest_points(reading, numbers, newest)]}
     metric = question.text("metric")
     if not metric:
         raise Unanswered(HTTPStatus.BAD_REQUEST, "no metric given: add ?metric=NAME")
-    weight = question.number("smooth", 0.0)
-    if not 0 <= weight < 1:
-        raise Unanswered(HTTPStatus.BAD_REQUEST, f"smooth must be at least 0 and below 1, not {weight}")
     how = Drawing(
         question.whole("pairs", PAIRS, least=1, most=MOST_PAIRS),
         question.number("low", -inf),
         question.number("high", inf),
         _axis(reading, question.text("x") or "own"),
-        weight,
         bool(question.whole("knots", 0, most=1)),
     )
     return {"curves": lines(reading, metric, group=question.text("group"), rank=question.rank(), how=how)}
@@ -401,10 +407,11 @@ def _spreads(reading: Look, question: Question) -> dict[str, Any]:
 
 
 def _events(reading: Look, question: Question) -> dict[str, Any]:
-    limit = question.whole("limit", 1000, least=1, most=MOST_EVENTS)
-    found, more = events_for_a_browser(
-        reading, after=question.whole("after", 0), limit=limit, names=question.texts("name")
-    )
+    """Answer ``?after=NUMBER``; with ``&newest=K`` the last K of these events, whatever their names."""
+    limit, after = question.whole("limit", 1000, least=1, most=MOST_EVENTS), question.whole("after", 0)
+    if newest := question.whole("newest", 0, most=MOST_EVENTS):
+        limit, after = newest, max(after, read_newest_event_number(reading.rows) - newest)
+    found, more = events_for_a_browser(reading, after=after, limit=limit, names=question.texts("name"))
     return {"events": found, "more": more}
 
 

@@ -8,19 +8,13 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tachograph.runs.blocks import Block, Sample, kind_of, told, unpack
+from tachograph.runs.blocks import Sample, kind_of, told
 from tachograph.runs.file import Look
+from tachograph.runs.queries import read_blocks, read_last_numbers, read_samples_of_block
 from tachograph.studio.charts import curves
 
 MOST_POINTS = 500  # of a curve in one message; beyond them the curve is only named, as stale
 _MOST_READ = 4 * MOST_POINTS
-
-# The last number of each curve: the block that begins last has it.
-_HEADS = (
-    "SELECT id, (SELECT seq1 FROM block INDEXED BY block_order WHERE curve = curve.id ORDER BY seq0 DESC LIMIT 1)"
-    " FROM curve"
-)
-_BLOCKS = "SELECT branch, seq0, seq1, n, form, pairs, rest FROM block WHERE curve = ? ORDER BY seq0 DESC"
 
 
 class Arrivals(NamedTuple):
@@ -52,11 +46,11 @@ class Heads:
 
     def begin(self, look: Look) -> None:
         """Begin at the present state."""
-        self.known = _heads(look)
+        self.known = read_last_numbers(look.rows)
 
     def arrived(self, look: Look) -> Arrivals:
         """Return the arrivals since the last call."""
-        before, self.known = self.known, _heads(look)
+        before, self.known = self.known, read_last_numbers(look.rows)
         found = Arrivals([], [], [])
         for curve, head in self.known.items():
             after = before.get(curve)
@@ -87,24 +81,18 @@ def since(look: Look, known: Mapping[int, int], newer: int) -> dict[str, Any]:
     return {"curves": arrived.curves, "stale": arrived.stale, "new": sorted(named), "newest": newest}
 
 
-def _heads(look: Look) -> dict[int, int]:
-    return {curve: head or 0 for curve, head in look.rows(_HEADS)}
-
-
 def _entries(look: Look, curve: int, after: int) -> list[dict[str, Any]] | None:
     """Return the new points of a curve by branch, in order; None where there are too many."""
     fresh: list[tuple[int, Sample]] = []
     read = 0
-    for branch, seq0, seq1, n, form, pairs, rest in look.rows(_BLOCKS, curve):
-        if seq1 <= after:
+    for block in read_blocks(look.rows, curve, newest_first=True):
+        if block.seq1 <= after:
             break
-        read += n
+        read += block.points
         if read > _MOST_READ:
             return None
-        try:
-            fresh += [(branch, sample) for sample in unpack(Block(form, pairs, rest)) if sample.seq > after]
-        except ValueError as error:
-            look.file.note(f"points {seq0} to {seq1} of a stream: {error}")
+        samples = read_samples_of_block(look.file, block)
+        fresh += [(block.branch, sample) for sample in samples if sample.seq > after]
     if len(fresh) > MOST_POINTS:
         return None
     fresh.sort(key=lambda each: each[1].seq)

@@ -13,7 +13,6 @@ from starlette.requests import ClientDisconnect, Request
 
 from tachograph.runs.annotations import annotate, change_of
 from tachograph.runs.catalogue import UnknownRunError, delete, located
-from tachograph.runs.store import FileLocks
 from tachograph.studio._api import Unanswered
 
 MOST_BYTES = 64 * 2**10  # of a body: the longest notes take 40 KB in UTF-8, and more where JSON escapes them
@@ -33,17 +32,11 @@ class Edits:
     def __init__(self, folder: Path, token: str | None) -> None:
         self._folder = folder
         self._token = None if token is None else token.encode()
-        self._locks = None if token is None else FileLocks()  # from the start: a look may go on while a run is changed
 
     @property
     def allowed(self) -> bool:
         """Tell whether anything may be changed."""
         return self._token is not None
-
-    def close(self) -> None:
-        """End it: nothing is changed any more."""
-        if self._locks is not None:
-            self._locks.release()
 
     def check(self, request: Request) -> None:
         """Check that a request may change runs.

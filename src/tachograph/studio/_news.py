@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 from tachograph.runs.ending import described
 from tachograph.runs.file import Look
 from tachograph.runs.members import SECOND, members
+from tachograph.runs.queries import read_newest_event_number
 from tachograph.studio._api import Api, Unanswered, text
 from tachograph.studio._arrivals import Heads
 from tachograph.studio.charts import Drawn, curves
 from tachograph.studio.charts import news as new_samples
-from tachograph.studio.occurrences import events_for_a_browser, newest
+from tachograph.studio.occurrences import events_for_a_browser
 from tachograph.studio.overview import progress
 
 _SELDOM = 5  # looks, one a second: a hub saves states and samples every five seconds
@@ -61,7 +62,7 @@ class News:
         """
         with self._api.reading(self._run) as reading:
             self._arrivals.begin(reading)
-            self.heads, self.last_event = self._arrivals.known, newest(reading)
+            self.heads, self.last_event = self._arrivals.known, read_newest_event_number(reading.rows)
             self._drawn = {each.number: each for each in curves(reading)}
             self.bars = self._progress(reading)
             self._line = self._api.line_of(reading, self._run, members(reading))

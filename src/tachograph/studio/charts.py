@@ -15,6 +15,20 @@ from tachograph.recording.own_metrics import TORCH_MONITOR
 from tachograph.runs.blocks import exact
 from tachograph.runs.file import Look
 from tachograph.runs.members import mapping, pairs, rank_of
+from tachograph.runs.queries import (
+    CurveExtent,
+    StoredSample,
+    read_curve_extents,
+    read_curves,
+    read_definitions,
+    read_newest_samples,
+    read_sample_time_before,
+    read_samples,
+    read_samples_since,
+    read_series,
+    read_shape,
+    read_streams,
+)
 from tachograph.runs.recorded import stat_definition, stat_units
 from tachograph.runs.spread import extremes, unpacked
 from tachograph.runs.window import Drawing, stretches
@@ -31,7 +45,7 @@ STEP = "step"  # of an x that is the number of the value, where the program gave
 MOST_REPEATED = 100  # listed curves of a metric in one rank: calls of a task, loops, sets of attributes; the newest
 _NUMBERS = ("lower", "upper", "x_lower", "x_upper")
 _TEXTS = ("group", "scale", "task", "units", "x_units")
-_EXTENT = ("branches", "points", "x0", "x1", "min", "max", "nonfinite")
+_NO_POINTS = {"branches": 0, "points": 0, "x0": None, "x1": None, "min": None, "max": None, "nonfinite": 0}
 
 
 class Drawn(NamedTuple):
@@ -75,22 +89,14 @@ def curves(look: Look, named: str | None = None) -> list[Drawn]:
         named: only those of a metric, and of its repetitions as a loop; None for all.
     """
     streams = _streams(look)
-    where = "" if named is None else "WHERE metric = ?1 OR substr(metric, 1, length(?1) + 1) = ?1 || '#'"
-    names = () if named is None else (named,)
     said = {
-        (stream, execution, scope, metric): (_defined(about), time)
-        for stream, execution, scope, metric, time, about in look.rows(
-            f"SELECT stream, execution, scope, metric, time, about FROM definition {where} ORDER BY stream, time",  # noqa: S608
-            *names,
-        )
+        (each.stream, each.execution, each.group, each.metric): (_defined(each.about), each.time)
+        for each in read_definitions(look.rows, named)
     }
     found = []
     units = stat_units(look.rows)
     gauges = set[int]()
-    for number, stream, execution, group, metric, attributes in look.rows(
-        f"SELECT id, stream, execution, scope, metric, attributes FROM curve {where} ORDER BY id",  # noqa: S608
-        *names,
-    ):
+    for number, stream, execution, group, metric, attributes in read_curves(look.rows, named):
         about, time = said.get((stream, execution, group, metric), ({}, 0))
         start, rank, packed = streams.get(stream, (0, None, False))
         if group == TORCH_MONITOR and not packed:
@@ -134,10 +140,9 @@ def _streams(look: Look) -> dict[int, tuple[int, int | None, bool]]:
     """Return, by stream, the number of the start of its process, the process's rank, and whether it is of gauges."""
     found: dict[int, tuple[int, int | None, bool]] = {}
     starts: dict[int, dict[str, int]] = {}
-    for stream, name, process, resource in look.rows(
-        "SELECT stream.id, stream.name, process.id, resource FROM stream JOIN process ON process.id = process"
-        " WHERE stream.name NOT LIKE 'content:%' ORDER BY stream.id"
-    ):
+    for stream, name, process, resource in read_streams(look.rows):
+        if name.lower().startswith("content:"):  # records without a number
+            continue
         of_process = starts.setdefault(process, {})
         main, _, points = name.partition(".")  # points of gauges and of log() have a stream beside it
         found[stream] = of_process.setdefault(main, len(of_process)), rank_of(mapping(resource)), bool(points)
@@ -162,13 +167,7 @@ def charts(look: Look, drawn: Sequence[Drawn]) -> list[dict[str, Any]]:
     Metrics that were defined with a ``MetricGroup`` share a chart of two axes at most; what has no place on these, and
     every other metric, has a chart of its own.
     """
-    extents = {
-        row[0]: dict(zip(_EXTENT, row[1:], strict=True))
-        for row in look.rows(
-            "SELECT curve, count(DISTINCT branch), sum(n), min(x0), max(x1), min(min), max(max), sum(nonfinite)"
-            " FROM block GROUP BY curve"
-        )
-    }
+    extents = read_curve_extents(look.rows)
     recorded = Counter((each.group, each.named, each.kind) for each in drawn if each.number)
     shared = {(each.group, each.named) for each in drawn if each.about.get("group")}
     by_group: dict[str, dict[tuple[str | None, str], list[Drawn]]] = {}
@@ -224,7 +223,7 @@ def _agreeing(sizes: Mapping[str, float]) -> list[str]:
 
 
 def _chart(
-    listed: list[Drawn], extents: Mapping[int, Mapping[str, Any]], recorded: Mapping[tuple[str, str, str], int]
+    listed: list[Drawn], extents: Mapping[int, CurveExtent], recorded: Mapping[tuple[str, str, str], int]
 ) -> dict[str, Any]:
     by_metric: dict[str, list[Drawn]] = {}
     for each in listed:
@@ -237,7 +236,7 @@ def _chart(
         scale = f"scale:{name}" if name else f"metric:{metric}"
         shared = [each for each in listed if each.about.get("scale", "") == name] if name else some
         scales.setdefault(scale, {"scale": scale, "name": name or None, **_axis(shared, _Y)})
-        drawn = [_curve(each, extents.get(each.number, {})) for each in some if each.number]
+        drawn = [_curve(each, extents.get(each.number)) for each in some if each.number]
         left_out = recorded[some[0].group, metric, some[0].kind] - len(drawn)
         named = {"metric": metric, "scale": scale, "progress": "progress" in about}
         metrics.append({**named, "curves": drawn, "left_out": left_out})
@@ -247,11 +246,11 @@ def _chart(
     return {"x": x, "scales": list(scales.values()), "metrics": metrics}
 
 
-def _curve(each: Drawn, extent: Mapping[str, Any]) -> dict[str, Any]:
+def _curve(each: Drawn, extent: CurveExtent | None) -> dict[str, Any]:
     about = {"curve": each.number, "attributes": exact(dict(each.attributes)), "rank": each.rank}
     about |= {"execution": each.execution, "start": each.start}
-    nothing = {key: 0 if key in ("branches", "points", "nonfinite") else None for key in _EXTENT}
-    return {**about, "task": each.about.get("task"), **nothing, **extent}
+    numbers = _NO_POINTS if extent is None else {key: getattr(extent, key) for key in _NO_POINTS}
+    return {**about, "task": each.about.get("task"), **numbers}
 
 
 def _axis(listed: list[Drawn], keys: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -269,11 +268,7 @@ _KINDS = {"sum": "gauge"}
 def series(look: Look) -> list[dict[str, Any]]:
     """Return the series in the order of their arrival; at most :data:`MOST_SERIES`."""
     found = []
-    for number, scope, name, unit, shape, attributes, resource in look.rows(
-        "SELECT series.id, scope, name, unit, shape, attributes, resource FROM series"
-        " JOIN process ON process.id = process ORDER BY series.id LIMIT ?",
-        MOST_SERIES,
-    ):
+    for number, scope, name, unit, shape, attributes, resource, _ in read_series(look.rows, limit=MOST_SERIES):
         try:
             told = dict(json.loads(attributes))
         except (ValueError, TypeError) as error:
@@ -287,11 +282,6 @@ def series(look: Look) -> list[dict[str, Any]]:
 
 PARTS = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 MOST_SPREADS, LEAST_SPREADS = 2000, 50  # of all series in an answer, each some tenths of a millisecond; of a series
-_ROWS = (
-    "SELECT time, value, total, spread FROM sample WHERE series = ?1 AND time <= ?3"
-    " AND time >= coalesce((SELECT max(time) FROM sample WHERE series = ?1 AND time < ?2), ?2) ORDER BY time"
-)
-_NEWEST = "SELECT time, value, total, spread FROM sample WHERE series = ? ORDER BY time DESC LIMIT ?"
 
 
 def samples(
@@ -321,29 +311,35 @@ def samples(
     found = []
     fair = max(LEAST_SPREADS, most // max(1, len(numbers)))
     for number in numbers:
-        shape = next((row[0] for row in look.rows("SELECT shape FROM series WHERE id = ?", number)), None)
+        shape = read_shape(look.rows, number)
         if shape is None:
             continue
         if shape != "histogram":
             few = thinned(look, number, shape, (low, high), stretches)
-            found.append(few or sampled(number, list(look.rows(_ROWS, number, low, high)), histogram=False))
+            found.append(few or sampled(number, _samples(look, number, low, high), histogram=False))
         else:
-            rows = list(look.rows(_ROWS, number, low, high))
+            rows = _samples(look, number, low, high)
             joined = -(-len(rows) // fair) or 1
             intervals = [_interval(look, rows[place : place + joined]) for place in range(0, len(rows), joined)]
             found.append({"series": number, "joined": joined, **_columns(intervals)})
     return found
 
 
-def _interval(look: Look, rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+def _samples(look: Look, number: int, low: int, high: int) -> list[StoredSample]:
+    """Return the samples of a series between two times, and the one before them."""
+    before = read_sample_time_before(look.rows, number, low)
+    return list(read_samples(look.rows, number, low=low if before is None else before, high=high))
+
+
+def _interval(look: Look, rows: Sequence[StoredSample]) -> dict[str, Any]:
     """Return neighbouring samples of a histogram as one."""
     interval: dict[str, Any] = {
-        "time": rows[-1][0],
-        "count": sum(row[1] or 0 for row in rows),
-        "total": _finite(sum(row[2] or 0.0 for row in rows)),
+        "time": rows[-1].time,
+        "count": sum(row.value or 0 for row in rows),
+        "total": _finite(sum(row.total or 0.0 for row in rows)),
     }
     try:
-        known = [(*extremes(row[3]), row[3]) for row in rows if row[3]]
+        known = [(*extremes(row.spread), row.spread) for row in rows if row.spread]
         if known:
             spread = unpacked(max(known, key=lambda each: each[1] if isfinite(each[1]) else -inf)[2])
             interval |= zip(PARTS, map(_finite, spread.quantiles(list(PARTS.values()))), strict=True)
@@ -351,7 +347,7 @@ def _interval(look: Look, rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
             interval |= {"max": max((high for _, high, _ in known if isfinite(high)), default=None)}
             interval |= {"error": spread.error()}
     except ValueError as error:
-        look.file.note(f"a sample of {rows[0][0]}: {error}")
+        look.file.note(f"a sample of {rows[0].time}: {error}")
     return interval
 
 
@@ -364,9 +360,9 @@ def newest_samples(look: Look, numbers: Iterable[int], most: int) -> list[dict[s
     """Return the newest ``most`` samples of series as :func:`news` has them."""
     found = []
     for number in numbers:
-        shape = next((row[0] for row in look.rows("SELECT shape FROM series WHERE id = ?", number)), None)
+        shape = read_shape(look.rows, number)
         if shape is not None:
-            rows = list(look.rows(_NEWEST, number, most))[::-1]
+            rows = read_newest_samples(look.rows, number, most)
             found.append(sampled(number, rows, histogram=shape == "histogram"))
     return found
 
@@ -379,24 +375,21 @@ def news(look: Look, since: int, known: Mapping[int, int]) -> list[dict[str, Any
         since: nanoseconds since the epoch: only newer samples are read.
         known: the time of each series' newest sample that was seen.
     """
-    by_series: dict[int, tuple[str, list[tuple[Any, ...]]]] = {}
-    for number, shape, *row in look.rows(
-        "SELECT id, shape, time, value, total, spread FROM series CROSS JOIN sample ON series = id AND time > ?"
-        " ORDER BY id, time",
-        since,
-    ):
-        if row[0] > known.get(number, 0):
-            by_series.setdefault(number, (shape, []))[1].append(tuple(row))
+    by_series: dict[int, tuple[str, list[StoredSample]]] = {}
+    for number, shape, sample in read_samples_since(look.rows, since):
+        if sample.time > known.get(number, 0):
+            by_series.setdefault(number, (shape, []))[1].append(sample)
     return [sampled(number, rows, histogram=shape == "histogram") for number, (shape, rows) in by_series.items()]
 
 
-def sampled(number: int, rows: Sequence[tuple[Any, ...]], *, histogram: bool) -> dict[str, Any]:
+def sampled(number: int, rows: Sequence[StoredSample], *, histogram: bool) -> dict[str, Any]:
     """Return a series' samples in the API's form."""
-    found: dict[str, Any] = {"series": number, "time": [row[0] for row in rows]}
+    found: dict[str, Any] = {"series": number, "time": [row.time for row in rows]}
     if not histogram:
-        return {**found, "value": [_finite(row[1]) for row in rows]}
-    found |= {"count": [row[1] for row in rows], "total": [_finite(row[2]) for row in rows]}
-    return {**found, "spread": base64.b64encode(rows[-1][3]).decode() if rows and rows[-1][3] else None}
+        return {**found, "value": [_finite(row.value) for row in rows]}
+    found |= {"count": [row.value for row in rows], "total": [_finite(row.total) for row in rows]}
+    spread = rows[-1].spread if rows else None
+    return {**found, "spread": base64.b64encode(spread).decode() if spread else None}
 
 
 def _finite(value: float | None) -> float | None:

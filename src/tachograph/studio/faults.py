@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, pairwise
 from math import isfinite
 from typing import Any, NamedTuple
 
 from tachograph.diagnosis.verdict_run import diagnosis
-from tachograph.runs.blocks import Block, Sample, kind_of, told, unpack
+from tachograph.runs.blocks import kind_of, told
 from tachograph.runs.ending import Ending, Failure, ending, failures
 from tachograph.runs.file import Look
 from tachograph.runs.losses import losses
 from tachograph.runs.members import NODE, SECOND, Member, MemberStart, members
+from tachograph.runs.queries import (
+    read_block_near,
+    read_blocks,
+    read_curve_extents,
+    read_failures,
+    read_last_increase,
+    read_nonfinite_values,
+    read_samples_of_block,
+)
 from tachograph.studio.charts import Drawn, curves
 from tachograph.studio.occurrences import incidents
 from tachograph.studio.overview import DURATION
@@ -26,7 +35,7 @@ _LOSS = re.compile(r"(?:^|[\W_])loss(?:$|[\W_])", re.IGNORECASE)
 _LEFT_OUT = re.compile(r"(?:^|[\W_])(?:lr|learning_rate|epoch|step)s?(?:$|[\W_])", re.IGNORECASE)
 _MINUTE, _HOUR = 60, 3600  # seconds
 _EVER = 2**63 - 1
-_SQL_MOST = 500  # curves in one query
+_MOST_PROFILED = 1000  # series of durations that are looked at
 _ENDED = {"exception": "ended with an exception", "sigterm": "was terminated (SIGTERM)", "sigint": "was interrupted"}
 
 
@@ -106,61 +115,45 @@ class _Places:
         drawn: its curves, without progress bars.
 
     Attributes:
-        known: their numbers.
+        extents: of those that have points, by their numbers.
     """
 
     def __init__(self, look: Look, drawn: Sequence[Drawn]) -> None:
         self._look = look
-        self._sizes = dict(look.rows("SELECT curve, sum(n) FROM block GROUP BY curve")) if drawn else {}
-        self.known = {each.number for each in drawn}
-        self._drawn = [each for each in drawn if self._sizes.get(each.number)]
+        extents = read_curve_extents(look.rows) if drawn else {}
+        self.extents = {each.number: extents[each.number] for each in drawn if each.number in extents}
+        self._drawn = [each for each in drawn if each.number in self.extents]
 
     def before(self, time: int, rank: int | None) -> Place | None:
         """Return the last point of a rank up to a time; of any rank where it has no curve, or there is no rank."""
-        return self._find(time, rank, "t0 <= ?", "DESC", lambda sample: sample.time_unix_nano <= time)
+        return self._find(time, rank, is_before=True)
 
     def after(self, time: int, rank: int | None) -> Place | None:
         """Return the first point since a time."""
-        return self._find(time, rank, "t1 >= ?", "", lambda sample: sample.time_unix_nano >= time)
+        return self._find(time, rank, is_before=False)
 
-    def _find(
-        self, time: int, rank: int | None, where: str, order: str, wanted: Callable[[Sample], bool]
-    ) -> Place | None:
+    def _find(self, time: int, rank: int | None, *, is_before: bool) -> Place | None:
         own = [each for each in self._drawn if rank is not None and each.rank == rank] or self._drawn
         if not own:
             return None
         best = max(own, key=self._weight)
         name = best.metric, best.group, best.kind
         numbers = [each.number for each in own if (each.metric, each.group, each.kind) == name]
-        marks = ", ".join("?" * len(numbers[-_SQL_MOST:]))
-        row = next(
-            self._look.rows(
-                f"SELECT id, curve FROM block WHERE curve IN ({marks}) AND {where} ORDER BY t0 {order} LIMIT 1",  # noqa: S608
-                *numbers[-_SQL_MOST:],
-                time,
-            ),
-            None,
-        )
-        samples = [] if row is None else [each for each in _samples(self._look, row[0]) if wanted(each)]
-        if row is None or not samples:
+        block = read_block_near(self._look.rows, numbers, time, is_before=is_before)
+        if block is None:
             return None
-        curve = next(each for each in own if each.number == row[1])
-        sample = samples[-1 if order else 0]
+        samples = read_samples_of_block(self._look.file, block)
+        if is_before:
+            sample = next((each for each in reversed(samples) if each.time_unix_nano <= time), None)
+        else:
+            sample = next((each for each in samples if each.time_unix_nano >= time), None)
+        if sample is None:
+            return None
+        curve = next(each for each in own if each.number == block.curve)
         return Place(curve.named, curve.group, curve.kind, curve.rank, sample.x, sample.time_unix_nano)
 
     def _weight(self, each: Drawn) -> tuple[bool, bool, int]:
-        return bool(_LOSS.search(each.metric)), not _LEFT_OUT.search(each.metric), self._sizes[each.number]
-
-
-def _samples(look: Look, block: int) -> list[Sample]:
-    found = next(look.rows("SELECT form, pairs, rest, seq0, seq1 FROM block WHERE id = ?", block), None)
-    if found is None:
-        return []
-    try:
-        return list(unpack(Block(*found[:3])))
-    except ValueError as error:
-        look.file.note(f"points {found[3]} to {found[4]} of a stream: {error}")
-        return []
+        return bool(_LOSS.search(each.metric)), not _LEFT_OUT.search(each.metric), self.extents[each.number].points
 
 
 def _ended(look: Look, end: Ending, found: Sequence[Member], job: Sequence[Member], places: _Places) -> list[Fault]:
@@ -215,12 +208,13 @@ def _stalled(look: Look, end: Ending, job: Sequence[Member], places: _Places, no
         for one in job
         if one.role != "agent" and not (one.newest.ended or one.newest.lost or one.newest.silent(now))
     ]
-    newest = [row for row in look.rows("SELECT max(t1), curve FROM block GROUP BY curve") if row[1] in places.known]
+    newest = [(extent.newest, number) for number, extent in places.extents.items()]
     if end.state != "running" or not alive or not newest:
         return []
     begun = max(one.newest.first for one in alive)
     since, curve = max(newest)
-    since = max(since, begun, _profiled(look))
+    profiled = read_last_increase(look.rows, DURATION, among=_MOST_PROFILED)
+    since = max(since, begun, profiled)
     pause = _longest_pause(look, curve, begun)
     if pause is None or now - since < max(_LEAST_STALL, _PAUSES * pause):
         return []
@@ -232,24 +226,11 @@ def _stalled(look: Look, end: Ending, job: Sequence[Member], places: _Places, no
     return [Fault("stalled", title, detail, since, None, places.before(since, None))]
 
 
-def _profiled(look: Look) -> int:
-    """Return when calls of a profiled function were last counted; 0 for never."""
-    found = 0
-    for (series,) in look.rows("SELECT id FROM series WHERE name = ? LIMIT 1000", DURATION):
-        newest = "SELECT time FROM sample WHERE series = ? AND value > 0 ORDER BY time DESC LIMIT 1"
-        found = max(found, *(time for (time,) in look.rows(newest, series)), 0)
-    return found
-
-
 def _longest_pause(look: Look, curve: int, begun: int) -> int | None:
     """Return the longest time between two of a curve's last points; None where there are too few to tell."""
-    blocks = [
-        row[0]
-        for row in look.rows("SELECT id FROM block WHERE curve = ? ORDER BY seq0 DESC LIMIT ?", curve, _LOOKED_AT)
-    ]
-    times = sorted(
-        sample.time_unix_nano for block in blocks for sample in _samples(look, block) if sample.time_unix_nano >= begun
-    )
+    blocks = list(islice(read_blocks(look.rows, curve, newest_first=True), _LOOKED_AT))
+    samples = [sample for block in blocks for sample in read_samples_of_block(look.file, block)]
+    times = sorted(sample.time_unix_nano for sample in samples if sample.time_unix_nano >= begun)
     return max((after - before for before, after in pairwise(times)), default=None)
 
 
@@ -268,10 +249,7 @@ def _nonfinite(look: Look, drawn: Sequence[Drawn]) -> list[Fault]:
     of = {each.number: each for each in drawn}
     many: dict[tuple[str, str, str], int] = {}
     first: dict[tuple[str, str, str], list[_First]] = {}
-    rows = look.rows(
-        "SELECT curve, sum(nonfinite), min(seq0) FROM block WHERE nonfinite > 0 GROUP BY curve ORDER BY min(t0)"
-    )
-    for number, amount, seq0 in list(rows):
+    for number, amount, seq0 in read_nonfinite_values(look.rows):
         curve = of.get(number)
         if curve is None:
             continue
@@ -285,9 +263,9 @@ def _nonfinite(look: Look, drawn: Sequence[Drawn]) -> list[Fault]:
 
 
 def _first(look: Look, curve: Drawn, seq0: int) -> Iterator[_First]:
-    block = next(look.rows("SELECT id FROM block WHERE curve = ? AND seq0 = ?", curve.number, seq0), None)
+    block = next(read_blocks(look.rows, curve.number, since=seq0), None)
     odd: dict[str, tuple[float, int]] = {}
-    for sample in _samples(look, block[0]) if block is not None else ():
+    for sample in [] if block is None else read_samples_of_block(look.file, block):
         values = [*told(sample), (sample.x, sample.value)]
         for x, value in sorted((each for each in values if not isfinite(each[1])), key=lambda each: each[0]):
             odd.setdefault(kind_of(value), (x, sample.time_unix_nano))
@@ -350,12 +328,7 @@ def _slow(look: Look, end: Ending, now: int) -> list[Fault]:
 
 def _restarts(look: Look, job: Sequence[Member], places: _Places) -> list[Fault]:
     """Return the beginnings of each attempt but the first one, with how the one before ended, the newest first."""
-    raised = {
-        (process, pid, restart): (kind, message)
-        for process, pid, restart, kind, message in look.rows(
-            "SELECT process, pid, restart, type, message FROM failure"
-        )
-    }
+    raised = {(each.process, each.pid, each.restart): (each.type, each.message) for each in read_failures(look.rows)}
     found = []
     for turn in range(1, max((len(one.starts) for one in job), default=1)):
         again = [one for one in job if len(one.starts) > turn]

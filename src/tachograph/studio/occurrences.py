@@ -11,12 +11,11 @@ from tachograph.diagnosis.incident import HANG, incident_of
 from tachograph.runs.blocks import exact
 from tachograph.runs.file import Look
 from tachograph.runs.members import mapping, rank_of
+from tachograph.runs.queries import EventRow, read_events
 from tachograph.runs.recorded import event_of
 
 _MOST_NEWS = 10_000  # of incidents
 _OURS = ("tachograph.seq", "tachograph.stream", "tachograph.schema")
-_COLUMNS = "event.rowid, event.name, time, observed, scope, stream.name, seq, record, resource"
-_FROM = "FROM event JOIN stream ON stream.id = event.stream JOIN process ON process.id = process"
 
 
 def events(look: Look, *, after: int, limit: int, names: Sequence[str] = ()) -> tuple[list[dict[str, Any]], bool]:
@@ -28,13 +27,7 @@ def events(look: Look, *, after: int, limit: int, names: Sequence[str] = ()) -> 
         limit: so many at most.
         names: only events of these names; of all names where empty.
     """
-    where = f"event.rowid > ?{' AND event.name IN (' + ', '.join('?' * len(names)) + ')' if names else ''}"
-    rows = list(
-        look.rows(
-            f"SELECT {_COLUMNS} {_FROM} WHERE {where} ORDER BY event.rowid LIMIT ?",
-            *(after, *names, limit + 1),
-        )
-    )
+    rows = list(read_events(look.rows, after=after, names=names, limit=limit + 1))
     return [event for row in rows[:limit] for event in _event(look, row)], len(rows) > limit
 
 
@@ -55,17 +48,12 @@ def incidents(look: Look) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def newest(look: Look) -> int:
-    """Return the number of the last event; 0 where there is none."""
-    return next((row[0] or 0 for row in look.rows("SELECT max(rowid) FROM event")), 0)
-
-
-def _event(look: Look, row: Sequence[Any]) -> list[dict[str, Any]]:
+def _event(look: Look, row: EventRow) -> list[dict[str, Any]]:
     try:
-        event = event_of(row[:-1])
+        event = event_of(row)
     except DecodeError as error:
-        look.file.note(f"event {row[0]}: {error}")
+        look.file.note(f"event {row.number}: {error}")
         return []
     attributes = {key: value for key, value in event.attributes.items() if key not in _OURS}
     named = {"number": event.number, "time": event.time_unix_nano, "name": event.name}
-    return [{**named, "rank": rank_of(mapping(row[-1])), "attributes": attributes}]
+    return [{**named, "rank": rank_of(mapping(row.resource)), "attributes": attributes}]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tachograph.runs.blocks import Block, Sample, unpack
+from tachograph.runs.blocks import Sample
 from tachograph.runs.buckets import HistogramValues, shown
-from tachograph.runs.catalogue import Stamp, UnknownRunError, id_of, located, points_in, stamp_of
+from tachograph.runs.catalogue import Stamp, Stamps, UnknownRunError, id_of, located, points_in, stamp_of
 from tachograph.runs.ending import Ending, described, ending
 from tachograph.runs.file import Abandoned, Look, RunFile, look
 from tachograph.runs.file_lock import in_use
@@ -30,13 +30,20 @@ from tachograph.runs.members import (
     tags,
 )
 from tachograph.runs.outline import outline
+from tachograph.runs.queries import (
+    StoredBlock,
+    read_blocks,
+    read_first_event_time,
+    read_last_block,
+    read_launch_span,
+    read_samples_of_block,
+    read_series,
+)
 from tachograph.runs.recorded import BEGIN, thinned_curves
-from tachograph.runs.stamps import Stamps
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import Drawn, finite, newest
 
-_BEGUN = "SELECT min(time) FROM event WHERE name = ? AND rowid <= 1000"
-_TOLD = "SELECT min(time), max(time) FROM (SELECT time FROM launch UNION ALL SELECT time FROM job_end)"
+_FIRST_EVENTS = 1000  # the begin of a process is one of them
 _AGE = 1.0  # seconds after which a run that goes on is read again, though its file is as it was
 _SETTLED = 100_000_000  # nanoseconds: within them a file may change twice, and keep its time and size
 
@@ -84,10 +91,8 @@ class Overview:
         self._abandoned = abandoned
         self._outlined = outlined
         self._stamps = Stamps(folder)
-        self._known: dict[Path, RunEntry] = {}
-        self._heard: dict[Path, RunEntry] = {}  # those of them that have received anything, or whose job has ended
-        self._waiting: set[Path] = set()  # new and changed ones
-        self._unsettled: set[Path] = set()
+        self._known: dict[str, RunEntry] = {}  # by the names of their files
+        self._heard: dict[str, RunEntry] = {}  # those of them that have received anything, or whose job has ended
         self._lock = threading.Lock()
         self.version = 0
         self.unread = 0
@@ -136,59 +141,45 @@ class Overview:
                 except UnknownRunError as error:
                     gone.append({"run": name, "near": error.near})
                     continue
-                known = self._known.get(path)
+                known = self._known.get(path.name)
                 if self._is_due(known, stamp_of(path), time.monotonic(), 0.0):
                     self._take(path)
-                found.append((path, self._known[path]))
+                found.append((path, self._known[path.name]))
         return found, gone
 
     def _take(self, path: Path) -> None:
-        before, now = self._known.get(path), self._read(path)
+        before, now = self._known.get(path.name), self._read(path)
         if before is not None and (before.entry, before.columns) == (now.entry, now.columns):
             now = now._replace(entry=before.entry, columns=before.columns)
         else:
             self.version += 1
-        self._known[path] = now
-        self._waiting.discard(path)
-        (self._unsettled.discard if now.settled else self._unsettled.add)(path)
+        self._known[path.name] = now
         if (
             any(now.entry[each] for each in ("processes", "points", "damage"))
             or now.entry["ended"]["status"] is not None
         ):
-            self._heard[path] = now
+            self._heard[path.name] = now
         else:
-            self._heard.pop(path, None)
+            self._heard.pop(path.name, None)
 
-    def _forget(self, path: Path) -> None:
-        self._known.pop(path, None)
-        self._heard.pop(path, None)
-        self._waiting.discard(path)
-        self._unsettled.discard(path)
+    def _forget(self, name: str) -> None:
+        self._known.pop(name, None)
+        self._heard.pop(name, None)
         self.version += 1
 
     def _refresh(self, within: float | None) -> None:
         began = time.monotonic()
-        changed, gone = self._stamps.renew()
-        stamps = self._stamps.known
-        if len(self._known) > len(stamps) - len(self._waiting):  # one that :meth:`named` has read may be gone since
-            gone = list(self._known.keys() - stamps.keys())
-        for path in gone:
-            self._forget(path)
-        self._waiting.update(changed)
-        due = []
-        for path in self._waiting | self._unsettled:
-            stamp = stamps.get(path)
-            if stamp is None or not self._is_due(self._known.get(path), stamp, began, within):
-                self._waiting.discard(path)
-            else:
-                due.append(path)
-        due.sort(key=lambda path: (path in self._known, stamps[path]), reverse=True)
+        stamps = self._stamps.read()
+        for name in self._known.keys() - stamps.keys():
+            self._forget(name)
+        due = [name for name, stamp in stamps.items() if self._is_due(self._known.get(name), stamp, began, within)]
+        due.sort(key=lambda name: (name in self._known, stamps[name]), reverse=True)
         self.unread = 0
-        for place, path in enumerate(due):
+        for place, name in enumerate(due):
             if within is not None and time.monotonic() - began > within:
                 self.unread = sum(each not in self._known for each in due[place:])
                 return
-            self._take(path)
+            self._take(self._folder / "runs" / name)
 
     @staticmethod
     def _is_due(known: RunEntry | None, stamp: Stamp, now: float, within: float | None) -> bool:
@@ -236,8 +227,9 @@ def begun(reading: Look, found: Sequence[Member]) -> int:
     Returns:
         Nanoseconds since the epoch; 0 where it has no process.
     """
-    told = [row[0] for row in reading.rows(_BEGUN, BEGIN) if row[0]]  # before the first export
-    return min([*told, *(start.first for start in _starts(found) if start.first)], default=0)
+    announced = read_first_event_time(reading.rows, BEGIN, among=_FIRST_EVENTS)  # before the first export
+    times = [announced, *(start.first for start in _starts(found))]
+    return min((time for time in times if time), default=0)
 
 
 def _starts(found: Sequence[Member]) -> list[MemberStart]:
@@ -256,7 +248,7 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
         written: a hub has the file open.
     """
     changed = _changed(reading.file.path)
-    launched, told = next(iter(reading.rows(_TOLD)), (None, None))  # without a process nothing else says when
+    launched, told = read_launch_span(reading.rows)  # without a process nothing else says when
     started = begun(reading, found) or launched or changed
     last = max((start.last for start in _starts(found)), default=told or changed)
     end = ending(reading, found, now, written=written)
@@ -308,18 +300,16 @@ def functions(look: Look) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """
     durations: dict[tuple[str, int | None, str], HistogramValues] = {}
     failures: dict[tuple[str, int | None, str], Counter[str]] = {}
-    for name, attributes, resource, data in look.rows(
-        "SELECT name, attributes, resource, data FROM series JOIN state ON series.id = state.series"
-        " JOIN process ON process.id = process WHERE name IN (?, ?) ORDER BY series.id",
-        *(DURATION, CALLS),
-    ):
-        try:
-            told: dict[str, Any] = dict(json.loads(attributes))
-            amount = shown(data)
-        except (ValueError, TypeError, LookupError) as error:
-            look.file.note(f"a state of {name}: {error}")
+    for series in read_series(look.rows, DURATION, CALLS, with_state=True):
+        if series.state is None:
             continue
-        who = mapping(resource)
+        try:
+            told: dict[str, Any] = dict(json.loads(series.attributes))
+            amount = shown(series.state)
+        except (ValueError, TypeError, LookupError) as error:
+            look.file.note(f"a state of {series.name}: {error}")
+            continue
+        who = mapping(series.resource)
         key = str(told.get("code.function.name", "")), rank_of(who), str(who.get("dl.role", ""))
         if isinstance(amount, HistogramValues):
             durations[key] = durations[key].plus(amount) if key in durations else amount
@@ -346,7 +336,6 @@ def _function(key: tuple[str, int | None, str], found: HistogramValues, failures
 
 
 MOST_BARS = 3  # of one loop in one process: it may be nested in itself
-_ENDS = "SELECT form, pairs, rest, seq0, seq1 FROM block WHERE curve = ? ORDER BY {} LIMIT 1"
 
 
 def progress(look: Look, drawn: Iterable[Drawn]) -> list[dict[str, Any]]:
@@ -360,14 +349,15 @@ def progress(look: Look, drawn: Iterable[Drawn]) -> list[dict[str, Any]]:
 
 
 def _bar(look: Look, each: Drawn) -> list[dict[str, Any]]:
-    last = _sample(look, each.number, "seq0 DESC", -1)
-    if last is None:
+    samples = _samples(look, read_last_block(look.rows, each.number))
+    if not samples:
         return []
+    last = samples[-1]
     more = last.more
     total = finite(more.get("total", each.about.get("upper")))
     rate, eta = finite(more.get("rate")), finite(more.get("eta"))
     if rate is None:
-        rate = _rate(_sample(look, each.number, "seq0", 0), last)
+        rate = _rate(_samples(look, next(read_blocks(look.rows, each.number), None)), last)
     left = None if total is None else max(total - last.value, 0)
     if eta is None and left is not None and rate:
         eta = finite(left / rate)
@@ -377,20 +367,15 @@ def _bar(look: Look, each: Drawn) -> list[dict[str, Any]]:
     return [{**named, "curve": each.number, "task": each.about.get("task"), **numbers, "done": done}]
 
 
-def _sample(look: Look, curve: int, order: str, place: int) -> Sample | None:
-    row = next(look.rows(_ENDS.format(order), curve), None)
-    if row is None:
-        return None
-    form, pairs, rest, seq0, seq1 = row
-    try:
-        return list(unpack(Block(form, pairs, rest)))[place]
-    except (ValueError, LookupError) as error:
-        look.file.note(f"points {seq0} to {seq1} of a stream: {error}")
-        return None
+def _samples(look: Look, block: StoredBlock | None) -> list[Sample]:
+    return [] if block is None else read_samples_of_block(look.file, block)
 
 
-def _rate(first: Sample | None, last: Sample) -> float | None:
-    if first is None or last.time_unix_nano <= first.time_unix_nano:
+def _rate(first_samples: Sequence[Sample], last: Sample) -> float | None:
+    if not first_samples:
+        return None
+    first = first_samples[0]
+    if last.time_unix_nano <= first.time_unix_nano:
         return None
     rate = finite((last.value - first.value) / ((last.time_unix_nano - first.time_unix_nano) / 1e9))
     return rate if rate is not None and rate > 0 else None

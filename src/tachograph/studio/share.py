@@ -33,8 +33,7 @@ def shared_page(store: Path, run: str) -> str:
     """Return the page of a run.
 
     Of very many curves or samples each has fewer points than the Studio shows: a million points are some megabytes.
-    Curves are along their own x, along the step and along the time; the page smooths them itself, by the hub's formula,
-    which of thinned and throttled points is that of their means: close to the hub's, but not the same.
+    Curves are along their own x, along the step and along the time.
 
     Raises:
         LookupError: there is no such run, or it cannot be read.

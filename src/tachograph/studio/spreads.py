@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from tachograph.recording.exponential import ExponentialHistogram
 from tachograph.runs.file import Look
+from tachograph.runs.queries import count_spreads, read_samples
 from tachograph.runs.spread import joined, unpacked
 
 MOST_COLUMNS = 120
 _MOST_ROWS = 40
 _MOST_READ, _LEAST_READ = 2000, 20  # intervals of all series, each some tenths of a millisecond; of a series
-_MANY = "SELECT count(*) FROM sample WHERE series = ? AND time >= ? AND time <= ? AND spread IS NOT NULL"
-_ROWS = "SELECT time, spread FROM sample WHERE series = ? AND time >= ? AND time <= ? AND spread IS NOT NULL"
 
 
 def spreads(
@@ -34,16 +34,17 @@ def spreads(
         columns: at most so many stretches.
     """
     fair = max(_LEAST_READ, _MOST_READ // max(1, len(numbers)))
-    many = {number: next(look.rows(_MANY, number, low, high))[0] for number in numbers}
+    many = {number: count_spreads(look.rows, number, low, high) for number in numbers}
     every = -(-max(many.values(), default=0) // fair) or 1
     found: list[tuple[int, ExponentialHistogram]] = []
     for number in numbers:
-        for place, (time, packed) in enumerate(look.rows(f"{_ROWS} ORDER BY time", number, low, high)):
-            if place % every == 0:
-                try:
-                    found.append((time, unpacked(packed)))
-                except ValueError as error:
-                    look.file.note(f"a sample of {time}: {error}")
+        samples = read_samples(look.rows, number, low=low, high=high)
+        packed = ((sample.time, sample.spread) for sample in samples if sample.spread is not None)
+        for time, spread in islice(packed, 0, None, every):
+            try:
+                found.append((time, unpacked(spread)))
+            except ValueError as error:
+                look.file.note(f"a sample of {time}: {error}")
     if not any(histogram.total for _, histogram in found):
         return {"begin": None, "end": None, "joined": every, "bounds": [], "counts": []}
     begin, end = min(time for time, _ in found), max(time for time, _ in found)

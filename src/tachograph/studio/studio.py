@@ -149,7 +149,6 @@ class Studio:
     def close(self) -> None:
         """End every stream, and stop reading; from any thread."""
         self._closing.set()
-        self._edits.close()
         self._live.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 

@@ -263,11 +263,6 @@ def literal(text: str) -> str:
     return _TEMPLATE.sub(lambda match: match[0] + _JOINER, text)
 
 
-def regex(text: str) -> str:
-    """Return a regular expression (RE2) that matches exactly this text."""
-    return re.sub(r"[\\.+*?()|\[\]{}^$]", r"\\\g<0>", text)
-
-
 def selector(name: str, *matchers: str) -> str:
     """Return a selector of a metric by its classic name."""
     return f"{name}{{{','.join(matchers)}}}"

@@ -21,10 +21,10 @@ from tachograph.cli.command_line import (
     add_url,
     fail,
     parser,
-    reason,
+    print_errors,
 )
 from tachograph.cli.diagnose.hangs import ask_hub, hang_lines, hub_of, stack_lines, stored_hangs
-from tachograph.cli.top.source import Away, HubRefused
+from tachograph.cli.hub_client import RefusedError, UnavailableError
 from tachograph.diagnosis.phases import PHASES
 from tachograph.diagnosis.verdict import CRITICAL
 from tachograph.diagnosis.verdict_run import Diagnosis, diagnosis
@@ -39,17 +39,16 @@ from tachograph.runs.members import members
 HAS_FAULT = 3  # the exit code for a hang or a critical verdict
 
 
+@print_errors("diagnose")
 def command(arguments: Sequence[str]) -> int:
     """Print a diagnosis and return the exit code: 3 for a hang or a critical verdict, 1 without a hub, 2 for misuse."""
     options = build_parser().parse_args(arguments)
     try:
         found = _diagnose(options)
-    except HubRefused as error:
-        return fail("diagnose", printable(str(error)), WRONG_USAGE)
-    except Away as error:
-        return fail("diagnose", printable(str(error)), FAILED)
-    except (LookupError, ValueError, OSError) as error:
-        return fail("diagnose", printable(reason(error)), WRONG_USAGE)
+    except RefusedError as error:
+        return fail("diagnose", str(error), WRONG_USAGE)
+    except UnavailableError as error:
+        return fail("diagnose", str(error), FAILED)
     if options.json:
         sys.stdout.write(json.dumps(found, allow_nan=False) + "\n")
     else:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tachograph.cli.top.command import default_hub
-from tachograph.cli.top.source import TOKEN, Asking, Away, HubRefused
-from tachograph.identity.environment import text
+from tachograph.cli.hub_client import HubClient, RefusedError, UnavailableError
 from tachograph.runs.file import RunFile, look
 from tachograph.studio.occurrences import incidents
 
@@ -24,10 +21,10 @@ def ask_hub(url: str, run: str) -> tuple[str, dict[str, Any]]:
         run: the run's id; empty for the hub's own.
 
     Raises:
-        Away: the hub does not answer.
-        HubRefused: it does not know the run, or the token is wrong.
+        UnavailableError: the hub does not answer.
+        RefusedError: it does not know the run, or the token is wrong.
     """
-    hub = Asking(url, text(os.environ, TOKEN) or None)
+    hub = HubClient(url)
     try:
         run = run or str(hub.get("/api/runs")["run"])
         return run, hub.get(f"/api/runs/{quote(run, safe='')}/doctor")
@@ -37,16 +34,13 @@ def ask_hub(url: str, run: str) -> tuple[str, dict[str, Any]]:
 
 def hub_of(run: str) -> str | None:
     """Return the address of the hub on this machine whose own run this is; None if none answers."""
-    for url in [default_hub()]:
-        hub = Asking(url, text(os.environ, TOKEN) or None)
-        try:
-            if hub.get("/api/runs")["run"] == run:
-                return url
-        except (Away, HubRefused):
-            continue
-        finally:
-            hub.close()
-    return None
+    hub = HubClient()
+    try:
+        return hub.url if hub.get("/api/runs")["run"] == run else None
+    except (UnavailableError, RefusedError):
+        return None
+    finally:
+        hub.close()
 
 
 def stored_hangs(path: Path) -> dict[str, Any]:

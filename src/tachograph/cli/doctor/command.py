@@ -32,6 +32,7 @@ _EXTRAS = {
     "hardware": "psutil",
     "influxdb": "influxdb_client",
     "parquet": "pyarrow",
+    "tensorboard": "tensorboard",
     "hangs": "",
 }
 

@@ -30,9 +30,9 @@ class TestPoint(NamedTuple):
 
     Attributes:
         name: of the exporter, and of the signal.
-        where: it goes.
-        send: sends the point within the seconds that it is given, and returns a remark beside the time it took; it
-            raises where that fails.
+        where: the address, the file or the object that the point goes to.
+        send: sends the point within a number of seconds and returns a remark, which may be empty; it raises if the
+            point does not arrive.
     """
 
     name: str
@@ -45,37 +45,37 @@ def probes(settings: Settings, influx: InfluxTarget | None, hub: str) -> Iterato
 
     Args:
         settings: those of a ``start()``.
-        influx: where a MetricsLogger writes, and the exporter ``influxdb``; None where no host is given.
-        hub: the endpoint of the hub that ``tachograph run`` has begun; empty where there is none.
+        influx: the target of MetricsLogger and of the exporter ``influxdb``; None if no host is set.
+        hub: the endpoint of the hub that ``tachograph run`` started; empty if there is none.
     """
-    for found in settings.otlp:
-        yield TestPoint(f"otlp {found.signal}", found.endpoint, _otlp(found))
+    for otlp in settings.otlp:
+        yield TestPoint(f"otlp {otlp.signal}", otlp.endpoint, _otlp(otlp))
     for signal in SIGNALS if hub else ():
-        found = read_otlp_settings(signal, {}, endpoint=hub)
-        yield TestPoint(f"hub {signal}", found.endpoint, _otlp(found))
+        otlp = read_otlp_settings(signal, {}, endpoint=hub)
+        yield TestPoint(f"hub {signal}", otlp.endpoint, _otlp(otlp))
     if influx is not None:
         yield TestPoint("influxdb", f"{influx.url}, database {influx.database!r}", _influxdb(influx))
-    named = {name for names in (settings.metrics, settings.traces, settings.logs) for name in names}
-    if "prometheus" in named:
+    exporters = {name for names in (settings.metrics, settings.traces, settings.logs) for name in names}
+    if "prometheus" in exporters:
         host, port = settings.prometheus_host, settings.prometheus_port
         yield TestPoint("prometheus", f"http://{host}:{port}/metrics", lambda _: _free(host, port))
-    if "jsonl" in named:
+    if "jsonl" in exporters:
         yield TestPoint("jsonl", str(settings.jsonl_path()), lambda _: _writable(settings.jsonl_path()))
-    if "tensorboard" in named:
+    if "tensorboard" in exporters:
         folder = settings.tensorboard_folder()
         yield TestPoint("tensorboard", str(folder), lambda _: _writable(folder / "events"))
-    if "console" in named:
+    if "console" in exporters:
         yield TestPoint("console", "standard output", lambda _: "needs no check")
-    yield from _installed(settings, named)
+    yield from _installed(settings, exporters)
 
 
-def _installed(settings: Settings, named: set[object]) -> Iterator[TestPoint]:
-    """Yield a test for each exporter that an entry point gives."""
+def _installed(settings: Settings, exporters: set[object]) -> Iterator[TestPoint]:
+    """Yield a test for each exporter that another package provides as an entry point."""
     for entry_point in entry_points(group=GROUP):
-        if entry_point.name in named - _OURS:
+        if entry_point.name in exporters - _OURS:
             yield TestPoint(entry_point.name, entry_point.value, _loaded(entry_point.load))
-    for signal, exporters in zip(SIGNALS, (settings.metrics, settings.traces, settings.logs), strict=True):
-        for exporter in exporters:
+    for signal, of_signal in zip(SIGNALS, (settings.metrics, settings.traces, settings.logs), strict=True):
+        for exporter in of_signal:
             if isinstance(exporter, EntryPointExporter):
                 yield TestPoint(f"{exporter.name} {signal}", exporter.entry_point().value, _loaded(exporter.make))
 

@@ -26,8 +26,8 @@ from tachograph.cli.command_line import (
     reason,
 )
 from tachograph.identity.environment import store, text
-from tachograph.recording.journal import LOG
-from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
+from tachograph.recording.journal import LOG, SCHEMA
+from tachograph.recording.packed_points import PACKED
 from tachograph.recording.pulse_source import PULSE
 from tachograph.runs.recorded import CALLS, FAILURE
 
@@ -50,19 +50,19 @@ def command(arguments: Sequence[str]) -> int:
     options = build_parser().parse_args(arguments)
     from tachograph.cli.resend.recording import files
 
-    given = options.paths or [(options.store or store(os.environ)) / "spool"]
-    if not options.paths and not given[0].exists():
-        sys.stderr.write(f"tachograph resend: nothing to send, {given[0]} does not exist\n")
+    named = options.paths or [(options.store or store(os.environ)) / "spool"]
+    if not options.paths and not named[0].exists():
+        sys.stderr.write(f"tachograph resend: nothing to send, {named[0]} does not exist\n")
         return 0
     try:
-        paths = files(given)
+        paths = files(named)
     except OSError as error:
         return fail("resend", reason(error), WRONG_USAGE)
     if not paths and not options.paths:
-        sys.stderr.write(f"tachograph resend: nothing to send, {given[0]} is empty\n")
+        sys.stderr.write(f"tachograph resend: nothing to send, {named[0]} is empty\n")
         return 0
     if not paths:
-        return fail("resend", f"no *.spool or *.jsonl files in {', '.join(map(str, given))}", WRONG_USAGE)
+        return fail("resend", f"no *.spool or *.jsonl files in {', '.join(map(str, named))}", WRONG_USAGE)
     codes = [_resend(options, name, paths_of) for name, paths_of in _by_destination(options.to, paths).items()]
     return max(codes)
 
@@ -173,7 +173,7 @@ class _Sender:
             if not arrived and time.monotonic() - began >= self._timeout:
                 return f"not everything arrived within {self._timeout:g} s"
             if not self._losses.is_refused():  # else that is left for the next replay, with what follows
-                recording.accept(some[-1].end)
+                recording.accept(some[-1])
             self._report()
         return ""
 
@@ -221,7 +221,7 @@ class _Sender:
         if destination.reads() is None:  # the answer to a request tells
             destination.put("logs", _NO_RECORD, 0)
             destination.flush(self._timeout)
-        return (destination.reads() or 0) >= PACKED_SCHEMA
+        return (destination.reads() or 0) >= SCHEMA
 
     def _report(self) -> None:
         now = time.monotonic()

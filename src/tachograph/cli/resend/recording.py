@@ -1,7 +1,4 @@
-"""A file that is read back: a spool's, with requests as they were to be sent, or one of JSON lines, with events.
-
-JSON lines are of the exporter ``jsonl``, an exported run, or a spool of an earlier version.
-"""
+"""Files to send again: a spool with encoded requests, or JSON lines of the exporter ``jsonl`` or an exported run."""
 
 from __future__ import annotations
 
@@ -15,9 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from tachograph.exporters.influxdb.old_spool import SIZE, Delivered, delivered, first_line
-from tachograph.exporters.otlp.json_text import events_of_json, records
-from tachograph.exporters.spool_format import SUFFIX, Framed, SpoolRecord, after
+from tachograph.exporters.otlp.json_text import events_of_json
+from tachograph.exporters.spool_format import SUFFIX, Framed, Position, SpoolRecord, after
 from tachograph.logger.point import EVENT_NAME, FIELDS
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP, Reason
@@ -37,25 +33,23 @@ class RecordedPart(NamedTuple):
         resource: the attributes of the process that logged it.
         events: those that it logged.
         skipped: how much else it holds that is no event: metrics, spans, records of a later version.
-        end: where in the file the first line begins of which not all was handed out.
+        end: of a spool: where the record ends.
         request: of a spool: to be sent as it is.
     """
 
     resource: Mapping[str, Any]
     events: list[LogEvent]
     skipped: int
-    end: int = 0
+    end: Position | None = None
     request: SpoolRecord | None = None
 
 
 class RecordedFile:
-    """A file, held against a process that would send its contents, as that of a spool does.
-
-    Parts that the server of a spool has acknowledged are left out.
+    """A file to send again, locked so that no other process sends it; what has arrived from a spool is left out.
 
     Args:
         path: the file.
-        alone: hold it against those that read it or append to it, too: it is going to be deleted.
+        alone: lock it against readers and writers, too, because it is going to be deleted.
 
     Attributes:
         damaged: how many lines could not be read.
@@ -86,84 +80,71 @@ class RecordedFile:
         if self.path.suffix == SUFFIX:
             yield from self._requests()
             return
-        done = self._delivered()
         for line in self._file:
-            begin, self._read = self._read, self._read + len(line)
+            self._read += len(line)
             if not line.strip():
                 continue
-            if self._read <= done.offset:
-                self.arrived += records(line)
-                continue
             try:
-                found = _parts(line)
+                parts = _parts(line)
             except (ValueError, TypeError, KeyError, AttributeError):
                 self.damaged += 1
                 continue
-            if begin == done.offset and done.records and found:
-                self.arrived += done.records
-                found[0] = found[0]._replace(events=found[0].events[done.records :])
-            for number, part in enumerate(found, 1):
-                yield part._replace(end=self._read if number == len(found) else begin)
+            yield from parts
 
     def _requests(self) -> Iterator[RecordedPart]:
         """Yield the records of a spool."""
-        file, form = self._file.fileno(), Framed()
-        size = os.fstat(file).st_size
-        done = form.begin(file, size)
-        if done is None:
-            self.damaged, self._read = self.damaged + 1, size
-            return
-        if done.written is None:  # it does not say how far, nor what was before
+        start = self._spool_start()
+        if start is None:
             self.damaged += 1
-        self.arrived = done.before if done.written is not None else 0
-        self._read, place = done.offset, done
-        while (record := form.read(file, place, size)) is not None:
-            begin, place = place.offset, after(place, record)
-            self._read = place.offset
+            self._read = self._size()
+            return
+        if start.written is None:  # the file does not say how much of it has arrived
+            self.damaged += 1
+        else:
+            self.arrived = start.before
+        self._read = start.offset
+        for begin, record, end in self._records(start):
+            self._read = end.offset
             if not record.payload:
                 self.damaged += 0 if record.gone else 1
                 continue
-            if begin == done.offset and done.items:  # lines, of which some have arrived
-                self.arrived += done.items
-                rest = b"\n".join(record.payload.split(b"\n")[done.items :])
-                record = record._replace(payload=rest, items=record.items - done.items)
-            yield RecordedPart({}, [], 0, self._read, record)
+            request = record
+            if begin.offset == start.offset and start.items:  # lines, of which some have arrived
+                self.arrived += start.items
+                rest = b"\n".join(record.payload.split(b"\n")[start.items :])
+                request = record._replace(payload=rest, items=record.items - start.items)
+            yield RecordedPart({}, [], 0, end, request)
+
+    def _spool_start(self) -> Position | None:
+        """Return where the first record of a spool begins that has not arrived; None if the file does not say it."""
+        return Framed().begin(self._file.fileno(), self._size())
+
+    def _records(self, place: Position) -> Iterator[tuple[Position, SpoolRecord, Position]]:
+        """Yield the records of a spool, each with the places where it begins and ends."""
+        size = self._size()
+        while (record := Framed().read(self._file.fileno(), place, size)) is not None:
+            end = after(place, record)
+            yield place, record, end
+            place = end
+
+    def _size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
 
     @property
     def kind(self) -> str:
-        """Way that the requests of a spool take; empty where it has none, or is another file."""
-        form = Framed()
-        file = self._file.fileno()
-        size = os.fstat(file).st_size
-        place = form.begin(file, size) if self.path.suffix == SUFFIX else None
-        while place is not None and (record := form.read(file, place, size)) is not None:
-            if record.payload:
-                return record.kind
-            place = after(place, record)
-        return ""
+        """The kind of the requests in a spool; empty if it has none, or if it is another file."""
+        start = self._spool_start() if self.path.suffix == SUFFIX else None
+        records = self._records(start) if start is not None else ()
+        return next((record.kind for _, record, _ in records if record.payload), "")
 
-    def _delivered(self) -> Delivered:
-        file = self._file.fileno()
-        return delivered(os.pread(file, SIZE, 0), os.fstat(file).st_size) or Delivered(0, 0)
-
-    def accept(self, end: int) -> None:
-        """Note, in a file of a spool that is held alone, that everything before a part's ``end`` has arrived.
+    def accept(self, part: RecordedPart) -> None:
+        """Note in a spool that a part and everything before it has arrived, if the file is going to be deleted.
 
         Raises:
-            OSError: the file does not take it.
+            OSError: the file cannot be written.
         """
-        if not self._alone or not self._file.writable():
-            return
-        if self.path.suffix == SUFFIX:
-            file, form = self._file.fileno(), Framed()
-            size = os.fstat(file).st_size
-            place = form.begin(file, size)
-            while place is not None and place.offset < end and (record := form.read(file, place, size)) is not None:
-                place = after(place, record)
-            if place is not None:
-                os.pwrite(file, form.header(place), 0)
-        elif end > self._delivered().offset > 0:
-            os.pwrite(self._file.fileno(), first_line(Delivered(end, 0)), 0)
+        if part.end is not None and self._alone and self._file.writable():
+            os.pwrite(self._file.fileno(), Framed().header(part.end), 0)
 
     def remove(self) -> None:
         """Delete the file.
@@ -171,12 +152,12 @@ class RecordedFile:
         Raises:
             OSError: it cannot be deleted, or has grown since it was read.
         """
-        if os.fstat(self._file.fileno()).st_size > self._read:  # where there are no locks
+        if self._size() > self._read:  # where there are no locks
             raise BlockingIOError(errno.EAGAIN, "it has grown in the meantime", str(self.path))
         self.path.unlink()
 
     def close(self) -> None:
-        """Let others have it."""
+        """Release the file."""
         with contextlib.suppress(OSError):
             self._file.close()
 

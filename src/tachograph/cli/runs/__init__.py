@@ -14,7 +14,7 @@ SUBCOMMANDS = {
     "export": Command(
         "tachograph.cli.runs.export", "Write the points of runs as CSV, JSON lines, Parquet or TensorBoard"
     ),
-    "import": Command("tachograph.cli.runs.importing.command", "Import runs that TensorBoard recorded"),
+    "import": Command("tachograph.cli.runs.import_", "Import runs that TensorBoard recorded"),
     "share": Command("tachograph.cli.runs.share", "Write a run's page as one HTML file"),
     "edit": Command("tachograph.cli.runs.edit", "Set a run's name, notes and tags"),
     "delete": Command("tachograph.cli.runs.delete", "Delete runs"),

@@ -28,7 +28,7 @@ def command(arguments: Sequence[str]) -> int:
         try:
             paths[name] = located(name, folder)
         except (LookupError, OSError) as error:
-            code = fail("runs delete", printable(reason(error)), FAILED)
+            code = fail("runs delete", reason(error), FAILED)
     sizes = {name: _size(path) for name, path in paths.items()}
     if not paths:
         return code
@@ -36,7 +36,7 @@ def command(arguments: Sequence[str]) -> int:
         return WRONG_USAGE
     for name, path in paths.items():
         if problem := delete_run(path):
-            code = fail("runs delete", printable(f"{name}: {problem}"), FAILED)
+            code = fail("runs delete", f"{name}: {problem}", FAILED)
         else:
             sys.stdout.write(f"deleted {printable(name)} ({size_of(sizes[name])})\n")
     return code

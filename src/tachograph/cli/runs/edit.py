@@ -8,20 +8,17 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from tachograph.cli.command_line import WRONG_USAGE, Parser, add_run, add_store, fail, parser, reason
+from tachograph.cli.command_line import Parser, add_run, add_store, parser, print_errors
 from tachograph.runs.annotations import annotate, change_of
 from tachograph.runs.catalogue import opened
 from tachograph.runs.export import printable
 from tachograph.runs.run import Run
 
 
+@print_errors("runs edit")
 def command(arguments: Sequence[str]) -> int:
     """Change a run's name, notes or tags, print them, and return the exit code: 2 for wrong usage."""
-    options = build_parser().parse_args(arguments)
-    try:
-        run = _edit(options)
-    except (LookupError, ValueError, OSError) as error:
-        return fail("runs edit", printable(reason(error)), WRONG_USAGE)
+    run = _edit(build_parser().parse_args(arguments))
     for label, value in (("name", run.name), ("tags", ", ".join(run.tags)), ("notes", run.notes)):
         lines = f"{label}: {value or '-'}".split("\n")
         sys.stdout.write("".join(f"{printable(line.expandtabs())}\n" for line in lines))

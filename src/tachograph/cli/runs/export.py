@@ -6,12 +6,13 @@ import argparse
 import contextlib
 import io
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from tachograph.cli.command_line import FAILED, WRONG_USAGE, Parser, add_store, fail, parser, reason, stop_output
+from tachograph.cli.command_line import FAILED, Parser, add_store, fail, parser, print_errors, reason
+from tachograph.cli.runs.tensorboard import require_tensorboard
 from tachograph.runs.catalogue import opened
 from tachograph.runs.export import lines, lines_of, write_csv, write_jsonl
 from tachograph.runs.parquet import WriteParquet, parquet_writer
@@ -28,63 +29,72 @@ class _Table(NamedTuple):
     rows: Iterator[list[Any]]
 
 
+@print_errors("runs export")
 def command(arguments: Sequence[str]) -> int:
-    """Write runs, and return the exit code: 1 where a part of one could not be read, 2 for wrong usage."""
+    """Write runs, and return the exit code: 1 if a part of one could not be read, 2 for wrong usage."""
     options = build_parser().parse_intermixed_args(arguments)  # runs before and behind the options
-    return _log_folders(options) if options.format == "tensorboard" else _rows(options)
-
-
-def _rows(options: argparse.Namespace) -> int:
-    """Write rows, or lines, and return the exit code."""
+    prepare = _prepare_log_folders if options.format == "tensorboard" else _prepare_tables
+    runs = [opened(name, options.store) for name in dict.fromkeys(options.run)]
+    write = prepare(options, runs)
     try:
-        runs = [opened(name, options.store) for name in dict.fromkeys(options.run)]
-        tables = _tables(runs, list(dict.fromkeys(options.metric or [None])), options.kind)
-        parquet = parquet_writer() if options.format == "parquet" else None
-    except (LookupError, OSError, ImportError) as error:
-        return fail("runs export", reason(error), WRONG_USAGE)
-    if options.format != "jsonl" and len({table.columns for table in tables}) > 1:
-        why = "these metrics have different columns: export them apart, with --kind, or as --format jsonl"
-        return fail("runs export", why, WRONG_USAGE)
-    if parquet and options.output is None and sys.stdout.isatty():
-        return fail("runs export", "--output must name the file: a terminal cannot show Parquet", WRONG_USAGE)
-    try:
-        with _output(options.output) as out:
-            _write(tables, out, options, parquet)
+        write()
     except BrokenPipeError:
-        return stop_output()
+        raise
     except OSError as error:
         return fail("runs export", reason(error), FAILED)
-    return _say_damage(runs)
-
-
-def _say_damage(runs: Sequence[Run]) -> int:
-    """Say of runs which are damaged; return the exit code."""
     for run in (damaged := [run for run in runs if run.damage]):
         more = f" (and {len(run.damage) - 1} more)" if len(run.damage) > 1 else ""
         fail("runs export", f"{run.path} is damaged, what can be read is exported: {run.damage[0]}{more}", FAILED)
     return FAILED if damaged else 0
 
 
-def _log_folders(options: argparse.Namespace) -> int:
-    """Write each run into a folder of its own, as TensorBoard keeps them; return the exit code."""
-    from tachograph.cli.runs._log_folder import write_log_folder
+def _prepare_tables(options: argparse.Namespace, runs: Sequence[Run]) -> Callable[[], None]:
+    """Return a function that writes rows, or JSON lines.
 
+    Raises:
+        ImportError: an extra is missing.
+        LookupError: none of the runs has a metric.
+        ValueError: the options do not fit together.
+    """
+    tables = _tables(runs, _metric_names(options), options.kind)
+    parquet = parquet_writer() if options.format == "parquet" else None
+    if options.format != "jsonl" and len({table.columns for table in tables}) > 1:
+        raise ValueError("these metrics have different columns: export them apart, with --kind, or as --format jsonl")
+    if parquet and options.output is None and sys.stdout.isatty():
+        raise ValueError("--output must name the file: a terminal cannot show Parquet")
+
+    def write() -> None:
+        with _output(options.output) as out:
+            _write(tables, out, options, parquet)
+
+    return write
+
+
+def _prepare_log_folders(options: argparse.Namespace, runs: Sequence[Run]) -> Callable[[], None]:
+    """Return a function that writes each run into a log folder of TensorBoard.
+
+    Raises:
+        ImportError: the extra is missing.
+        LookupError: none of the runs has a metric.
+        ValueError: the options do not fit together.
+    """
     if options.output is None:
-        return fail("runs export", "--output must name the folder for TensorBoard: its --logdir", WRONG_USAGE)
+        raise ValueError("--output must name the folder for TensorBoard: its --logdir")
     if options.kind not in (None, "curve"):
-        return fail("runs export", f"TensorBoard's files have no {options.kind}s: leave out --kind", WRONG_USAGE)
-    try:
-        runs = [opened(name, options.store) for name in dict.fromkeys(options.run)]
-        names = list(dict.fromkeys(options.metric or [None]))
-        _tables(runs, names, "curve" if options.metric else None)  # says which metrics are missing
-    except (LookupError, OSError) as error:
-        return fail("runs export", reason(error), WRONG_USAGE)
-    try:
+        raise ValueError(f"TensorBoard's files have no {options.kind}s: leave out --kind")
+    _tables(runs, _metric_names(options), "curve" if options.metric else None)  # reports the metrics that are missing
+    require_tensorboard()
+    from tachograph.cli.runs.tensorboard.exporting import write_log_folder
+
+    def write() -> None:
         for run in runs:
             write_log_folder(run, options.output, options.metric)
-    except OSError as error:
-        return fail("runs export", reason(error), FAILED)
-    return _say_damage(runs)
+
+    return write
+
+
+def _metric_names(options: argparse.Namespace) -> list[str | None]:
+    return list(dict.fromkeys(options.metric or [None]))
 
 
 def _tables(runs: Sequence[Run], names: Sequence[str | None], kind: Kind | None) -> list[_Table]:
@@ -163,7 +173,8 @@ def build_parser() -> Parser:
         "--format",
         choices=["csv", "jsonl", "parquet", "tensorboard"],
         default="csv",
-        help="jsonl writes everything; parquet needs the extra 'parquet'; tensorboard writes a folder (default: csv)",
+        help="jsonl writes everything; parquet and tensorboard need the extra of that name; tensorboard writes a folder"
+        " (default: csv)",
     )
     add(
         "--metric",

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from tachograph.cli.command_line import WRONG_USAGE, Parser, add_json, add_store, fail, parser, reason, stop_output
+from tachograph.cli.command_line import WRONG_USAGE, Parser, add_json, add_store, fail, parser, print_errors
 from tachograph.identity.environment import store
 from tachograph.runs.catalogue import listed
 from tachograph.runs.columns import FACTS, chosen, columns_table, json_line, overview_table
@@ -15,18 +15,16 @@ from tachograph.runs.export import printable, write_jsonl
 from tachograph.runs.filter import FilterError
 
 
+@print_errors("runs list")
 def command(arguments: Sequence[str]) -> int:
     """Print the runs of a store, and return the exit code: 2 for wrong usage."""
     options = build_parser().parse_args(arguments)
     try:
         return _print_runs(options)
     except FilterError as error:
-        pointed = f"  {printable(options.filter)}\n  {' ' * error.position}^"
-        return fail("runs list", f"--filter: {printable(str(error))}\n{pointed}", WRONG_USAGE)
-    except BrokenPipeError:
-        return stop_output()
-    except (LookupError, ValueError, OSError) as error:
-        return fail("runs list", printable(reason(error)), WRONG_USAGE)
+        code = fail("runs list", f"--filter: {error}", WRONG_USAGE)
+        sys.stderr.write(f"  {printable(options.filter)}\n  {' ' * error.position}^\n")
+        return code
 
 
 def _print_runs(options: argparse.Namespace) -> int:

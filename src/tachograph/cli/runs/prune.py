@@ -18,26 +18,24 @@ from tachograph.cli.command_line import (
     fail,
     number,
     parser,
-    reason,
+    print_errors,
 )
 from tachograph.cli.runs.delete import confirm, delete_run
 from tachograph.runs.catalogue import listed, superfluous
 from tachograph.runs.columns import overview_table
-from tachograph.runs.export import printable, size_of
+from tachograph.runs.export import size_of
 
 _BYTES_IN = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
+@print_errors("runs prune")
 def command(arguments: Sequence[str]) -> int:
     """Delete old runs, and return the exit code: 1 if one could not be deleted, 2 for wrong usage."""
     options = build_parser().parse_args(arguments)
     if options.older_than is options.keep is options.max_size is None:
-        return fail("runs prune", "choose what to delete: --older-than, --keep or --max-size", WRONG_USAGE)
+        raise ValueError("choose what to delete: --older-than, --keep or --max-size")
     rules = {"older": options.older_than, "keep": options.keep, "size": options.max_size}
-    try:
-        runs = superfluous(listed(options.store), time.time_ns(), **rules)
-    except (LookupError, ValueError, OSError) as error:
-        return fail("runs prune", printable(reason(error)), WRONG_USAGE)
+    runs = superfluous(listed(options.store), time.time_ns(), **rules)
     if not runs:
         sys.stdout.write("no runs to delete\n")
         return 0
@@ -47,7 +45,7 @@ def command(arguments: Sequence[str]) -> int:
         return WRONG_USAGE
     problems = {run.path: problem for run in runs if (problem := delete_run(run.path))}
     for path, problem in problems.items():
-        fail("runs prune", printable(f"{path}: {problem}"), FAILED)
+        fail("runs prune", f"{path}: {problem}", FAILED)
     deleted = [run for run in runs if run.path not in problems]
     sys.stdout.write(f"deleted {len(deleted)} ({size_of(sum(run.size for run in deleted))})\n")
     return FAILED if problems else 0

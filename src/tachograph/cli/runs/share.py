@@ -7,12 +7,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tachograph.cli.command_line import WRONG_USAGE, Parser, add_run, add_store, fail, parser, reason
+from tachograph.cli.command_line import Parser, add_run, add_store, parser, print_errors
 from tachograph.identity.environment import store
 from tachograph.identity.run_id import file_safe
 from tachograph.runs.export import printable, size_of
 
 
+@print_errors("runs share")
 def command(arguments: Sequence[str]) -> int:
     """Write the page, and return the exit code: 2 for wrong usage."""
     options = build_parser().parse_args(arguments)
@@ -20,12 +21,9 @@ def command(arguments: Sequence[str]) -> int:
 
     output: Path = options.output or Path(f"{file_safe(options.run)}.html")
     if output.exists() and not options.force:
-        return fail("runs share", f"{printable(str(output))} exists; use --force to replace it", WRONG_USAGE)
-    try:
-        page = shared_page(options.store or store(os.environ), options.run).encode()
-        _write_whole(output, page, replace=options.force)
-    except (LookupError, ValueError, OSError) as error:
-        return fail("runs share", printable(reason(error)), WRONG_USAGE)
+        raise FileExistsError(f"{output} exists; use --force to replace it")
+    page = shared_page(options.store or store(os.environ), options.run).encode()
+    _write_whole(output, page, replace=options.force)
     sys.stderr.write(f"tachograph: wrote {printable(str(output))} ({size_of(len(page))})\n")
     return 0
 

@@ -3,109 +3,106 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf, isfinite
 from statistics import median
 from typing import NamedTuple
 
 from tachograph.cli.top.legible import printable
-from tachograph.cli.top.picture import MetricRow
+from tachograph.cli.top.state import MetricRow
 
 SORTS = ("chart", "name", "value", "spread", "rate")
-_FEW = 3  # ranks, from which on one can be apart from the others
-_APART = 0.2  # of the median, at least
-_DEVIATIONS = 5  # from the median, in units of the median deviation
+_FEWEST_RANKS = 3  # of which one can be an outlier
+_LEAST_DISTANCE = 0.2  # of an outlier, as a share of the median
+_DEVIATIONS = 5  # of an outlier from the median, in median deviations
 
 
-class WrongFilter(ValueError):  # noqa: N818 - as HubRefused: an answer
-    """A filter that cannot be read.
+class PatternError(ValueError):
+    """A filter that is not a regular expression.
 
     Attributes:
-        place: of the character from which on it cannot, from 0.
+        why: in words.
+        place: of the first wrong character, from 0.
     """
 
     def __init__(self, text: str, why: str, place: int) -> None:
-        shown = printable(text)
-        mark = len(printable(text[:place]))
-        super().__init__(f"invalid filter: {why} at character {place + 1}:\n  {shown}\n  {' ' * mark}^")
-        self.why, self.place = why, place
+        mark = " " * len(printable(text[:place])) + "^"
+        super().__init__(f"invalid filter: {why} at character {place + 1}:\n  {printable(text)}\n  {mark}")
+        self.why = why
+        self.place = place
 
 
 class Choice(NamedTuple):
     """A choice among a run's rows.
 
     Attributes:
-        filter: a text or a regular expression that the names of metrics and functions have in them; case is ignored.
+        filter: a text or a regular expression that must occur in the name of a metric or function; case is ignored.
         sort: one of :data:`SORTS`.
-        by_rank: a row for each rank of a metric.
+        by_rank: show one row for each rank of a metric.
     """
 
     filter: str = ""
     sort: str = SORTS[0]
     by_rank: bool = False
 
-    def takes(self, *names: str) -> bool:
-        """Tell whether the filter finds any of these names; one that cannot be read takes all."""
+    def matches(self, *names: str) -> bool:
+        """Return whether the filter occurs in any of these names; an invalid filter occurs in all."""
         if not self.filter:
             return True
         try:
-            pattern = compiled(self.filter)
-        except WrongFilter:
+            pattern = compile_filter(self.filter)
+        except PatternError:
             return True
         return any(pattern.search(name) for name in names)
 
     def rows(self, rows: Sequence[MetricRow]) -> list[MetricRow]:
-        """Return the metrics that the filter takes, in order."""
-        found = [row for row in rows if self.takes(row.metric, f"{row.group} / {row.metric}")]
+        """Return the metrics that match the filter, in order."""
+        matching = [row for row in rows if self.matches(row.metric, f"{row.group} / {row.metric}")]
         if self.sort == "name":
-            return sorted(found, key=lambda row: (row.metric.lower(), row.group.lower()))
-        key = {"value": _value, "spread": _spread, "rate": _rate}.get(self.sort)
-        return found if key is None else sorted(found, key=key, reverse=True)
+            return sorted(matching, key=lambda row: (row.metric.lower(), row.group.lower()))
+        key = {"value": _largest_value, "spread": _spread_of_ranks, "rate": _total_rate}.get(self.sort)
+        return matching if key is None else sorted(matching, key=key, reverse=True)
 
-    def sorted_next(self) -> Choice:
+    def with_next_sort(self) -> Choice:
         """Return the choice with the next order."""
         return self._replace(sort=SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)])
 
 
-def compiled(text: str) -> re.Pattern[str]:
+def compile_filter(text: str) -> re.Pattern[str]:
     """Return a filter as a regular expression.
 
     Raises:
-        WrongFilter: it is none.
+        PatternError: it is not one.
     """
     try:
         return re.compile(text, re.IGNORECASE)
     except (re.error, RecursionError, OverflowError) as error:
         place = getattr(error, "pos", None) or 0
-        raise WrongFilter(text, getattr(error, "msg", str(error)), place) from None
+        raise PatternError(text, getattr(error, "msg", str(error)), place) from None
 
 
-def _values(row: MetricRow) -> list[float]:
-    return [line.tail.value for line in row.lines if line.tail.value is not None]
+def _largest_value(row: MetricRow) -> float:
+    """Return the largest value; NaN and infinities are larger than all."""
+    return max((value if isfinite(value) else inf for value in row.values()), default=-inf)
 
 
-def _value(row: MetricRow) -> float:
-    """Return the largest value; NaN and infinities are beyond all."""
-    found = _values(row)
-    return max((value if isfinite(value) else inf for value in found), default=-inf)
-
-
-def _spread(row: MetricRow) -> float:
-    found = _values(row)
-    if not all(map(isfinite, found)):
+def _spread_of_ranks(row: MetricRow) -> float:
+    values = row.values()
+    if not all(map(isfinite, values)):
         return inf
-    middle = abs(median(found)) if found else 0.0
-    return (max(found) - min(found)) / middle if middle else 0.0
+    middle = abs(median(values)) if values else 0.0
+    return (max(values) - min(values)) / middle if middle else 0.0
 
 
-def _rate(row: MetricRow) -> float:
+def _total_rate(row: MetricRow) -> float:
     return sum(line.rate or 0.0 for line in row.lines)
 
 
-def apart(values: Sequence[float]) -> float:
-    """Return how far from the median a value is that is apart from the others; infinity where there can be none."""
-    if len(values) < _FEW:
-        return inf
+def outlier_check(values: Sequence[float]) -> Callable[[float], bool]:
+    """Return a function that tells whether one of these finite values is far from all others."""
+    if len(values) < _FEWEST_RANKS:
+        return lambda _: False
     middle = median(values)
     deviation = median([abs(value - middle) for value in values])
-    return max(_DEVIATIONS * deviation, _APART * abs(middle))
+    limit = max(_DEVIATIONS * deviation, _LEAST_DISTANCE * abs(middle))
+    return lambda value: abs(value - middle) > limit

@@ -22,98 +22,88 @@ from tachograph.cli.command_line import (
     parser,
     stop_output,
 )
-from tachograph.cli.top.choice import SORTS, Choice, WrongFilter, compiled
-from tachograph.cli.top.picture import Picture
-from tachograph.cli.top.source import TOKEN, Asking, Away, HubRefused, RunSource
-from tachograph.identity.environment import JOB_HUB, clean, store, text
+from tachograph.cli.hub_client import (
+    DEFAULT_URL,
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
+    HubClient,
+    RefusedError,
+    UnavailableError,
+)
+from tachograph.cli.top.choice import SORTS, Choice, PatternError, compile_filter
+from tachograph.cli.top.source import RunSource, ServedRuns, StoredRuns
+from tachograph.cli.top.state import RunFollower, RunView
+from tachograph.identity.environment import clean, store
 from tachograph.identity.extra import install_command
 
-DEFAULT_HUB = "http://127.0.0.1:4318"
-HUB = "TACHOGRAPH_HUB"
 _WIDTH = 120  # of the text where there is no terminal
-_LEAST, _MOST = 0.1, 3600.0
+_SHORTEST_INTERVAL, _LONGEST_INTERVAL = 0.1, 3600.0  # seconds
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Show a run, and return the exit code: 1 where it cannot be read now, 2 for wrong usage and unknown runs."""
+    """Show a run, and return the exit code: 1 if it cannot be read now, 2 for wrong usage and unknown runs."""
     options = build_parser().parse_args(arguments)
     try:
         from rich.text import Text  # noqa: F401 - it is there, or this is not for this machine
     except ModuleNotFoundError:
         return _fail(f"rich is not installed; run: {install_command('top')}", WRONG_USAGE)
     try:
-        compiled(options.filter)
-    except WrongFilter as error:
+        compile_filter(options.filter)
+    except PatternError as error:
         return fail("top", str(error), WRONG_USAGE)
     try:
         source = _source(options)
     except ValueError as error:
         return _fail(str(error), WRONG_USAGE)
-    return _shown(source, options)
+    run = clean(options.run or "") or None
+    choice = Choice(options.filter, options.sort, options.ranks)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a question mark for a character that its encoding lacks
+    is_screen = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    if options.once or not is_screen:
+        return _print_once(source, run, choice, is_store=options.store is not None)
+    from tachograph.cli.top.screen import Screen
+
+    screen = Screen(source, run, interval=options.interval, choice=choice)
+    screen.show()
+    return _fail(screen.refused, WRONG_USAGE) if screen.refused else 0
 
 
 def _source(options: argparse.Namespace) -> RunSource:
-    run = clean(options.run or "") or None
-    if options.store is not None:
-        if options.url is not None:
-            raise ValueError("use either --url or --store, not both")
-        from tachograph.cli.top.stored import StoredRun
-
-        return StoredRun(options.store, run, options.interval)
-    from tachograph.cli.top.served import ServedRun
-
-    return ServedRun(Asking(options.url or default_hub(), text(os.environ, TOKEN) or None), run)
+    if options.store is None:
+        return ServedRuns(HubClient(options.url))
+    if options.url is not None:
+        raise ValueError("use either --url or --store, not both")
+    return StoredRuns(options.store)
 
 
-def default_hub() -> str:
-    """Return the address of the hub that the environment names, else that of the first one on a machine."""
-    return text(os.environ, JOB_HUB, HUB) or DEFAULT_HUB
-
-
-def _shown(source: RunSource, options: argparse.Namespace) -> int:
-    choice = Choice(options.filter, options.sort, options.ranks)
-    once = options.once or not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb"
-    _never_fails(sys.stdout)
-    picture = Picture()
-    if not once:
-        from tachograph.cli.top.screen import Screen
-
-        screen = Screen(source, picture, interval=options.interval, choice=choice)
-        screen.show()
-        return _fail(screen.refused, WRONG_USAGE) if screen.refused else 0
+def _print_once(source: RunSource, run: str | None, choice: Choice, *, is_store: bool) -> int:
+    follower = RunFollower(source, run)
     try:
-        source.fill(picture)
-    except HubRefused as error:
+        follower.update()
+    except RefusedError as error:
         return _fail(str(error), WRONG_USAGE)
-    except Away as error:
-        more = "" if options.store else f"; to watch a run that has ended, use --store {store(os.environ)}"
+    except UnavailableError as error:
+        more = "" if is_store else f"; to watch a run that has ended, use --store {store(os.environ)}"
         return _fail(f"{error}{more}", FAILED)
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # the border to another version's answers
         return _fail(f"unexpected response from {source.where}: {type(error).__name__}: {error}", FAILED)
-    finally:
-        source.close()
-    return _print(source, picture, choice)
+    return _print(follower.view, choice)
 
 
-def _print(source: RunSource, picture: Picture, choice: Choice) -> int:
+def _print(view: RunView, choice: Choice) -> int:
     from rich.console import Console
 
-    from tachograph.cli.top.layout import everything
+    from tachograph.cli.top.layout import draw_everything
 
     width = shutil.get_terminal_size((_WIDTH, 0)).columns
     console = Console(width=width, highlight=False, markup=False, emoji=False)
     try:
-        for line in everything(picture, source.where, time.time_ns(), width, choice):
+        for line in draw_everything(view, time.time_ns(), width, choice):
             console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
     except BrokenPipeError:
         return stop_output()
     return 0
-
-
-def _never_fails(stream: object) -> None:
-    """Let a stream write a question mark for a character that its encoding lacks."""
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="replace")
 
 
 def _fail(why: str, code: int) -> int:
@@ -127,11 +117,11 @@ def build_parser() -> Parser:
     built = parser(
         "top",
         "Watch a run in the terminal: faults, progress, metrics, functions, events and losses. Press q to quit.",
-        f"{TOKEN} has the token of a hub on another machine.",
+        f"{TOKEN_VARIABLE} has the token of a hub on another machine.",
     )
     add = built.add_argument
     add_run(built, default="the hub's run, else the newest")
-    add_url(built, f"The address of the hub (default: {HUB}, or {DEFAULT_HUB})")
+    add_url(built, f"The address of the hub (default: {URL_VARIABLE}, or {DEFAULT_URL})")
     add("--store", type=Path, metavar="DIR", help="Read from this store instead of a hub")
     add("--ranks", action="store_true", help="Show one row per rank of a metric (toggle with r)")
     add(
@@ -155,6 +145,7 @@ def build_parser() -> Parser:
 
 def _interval(value: str) -> float:
     seconds = duration(value)
-    if not _LEAST <= seconds <= _MOST:
-        raise argparse.ArgumentTypeError(f"expected a duration from {_LEAST:g}s to {_MOST:g}s, not {value!r:.100}")
+    if not _SHORTEST_INTERVAL <= seconds <= _LONGEST_INTERVAL:
+        limits = f"from {_SHORTEST_INTERVAL:g}s to {_LONGEST_INTERVAL:g}s"
+        raise argparse.ArgumentTypeError(f"expected a duration {limits}, not {value!r:.100}")
     return seconds

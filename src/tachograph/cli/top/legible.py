@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from datetime import datetime
-from typing import Any
 
 NOTHING = "-"
 _NAME = 200  # characters of a name that are shown at most
@@ -16,7 +15,7 @@ _LATEST = 253_402_300_799  # seconds until the end of the year 9999, where datet
 
 
 def printable(text: object, most: int = _NAME) -> str:
-    r"""Return a text in which nothing moves the cursor, colours or hides: unprintable characters are spelled out.
+    r"""Return a text that cannot move the cursor, change colors or hide: unprintable characters are spelled out.
 
     Escape sequences begin with a control character; so do those that turn the direction of writing (Unicode, category
     Cf). All of these are written as in Python: ``\x1b``, ``\n``, ``\u202e``.
@@ -25,31 +24,25 @@ def printable(text: object, most: int = _NAME) -> str:
         text: of a run.
         most: characters, the last one of them an ellipsis where there were more.
     """
-    said = str(text)
-    cut = said if len(said) <= most else said[: most - 1]
-    if not cut.isprintable():
-        cut = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in cut)
-    return cut if len(said) <= most else f"{cut[: most - 1]}…"
+    whole = str(text)
+    shown = whole if len(whole) <= most else whole[: most - 1]
+    if not shown.isprintable():
+        shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in shown)
+    return shown if len(whole) <= most else f"{shown[: most - 1]}…"
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text of at most ``most`` characters: of a longer one both ends, as a path tells most there."""
+    """Return a text of at most ``most`` characters: of a longer one both ends, which say most of a path."""
     if len(text) <= most:
         return text
     end = max(most - 1, 1) * 2 // 3
     return f"{text[: max(most - 1 - end, 0)]}…{text[-end:]}"
 
 
-def shown_number(value: float | str | None) -> str:
-    """Return a number in at most ten characters: whole ones below ten millions exactly, others to four digits.
-
-    Args:
-        value: a number; or in words, where JSON has no number for it: ``NaN``, ``Infinity``, ``-Infinity``.
-    """
+def shown_number(value: float | None) -> str:
+    """Return a number in at most ten characters: whole ones below ten millions exactly, others to four digits."""
     if value is None:
         return NOTHING
-    if isinstance(value, str):
-        return {"Infinity": "inf", "-Infinity": "-inf"}.get(value, printable(value, 10))
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if value == int(value) and abs(value) < _WHOLE:
@@ -97,7 +90,7 @@ def took(seconds: float | None) -> str:
     return f"{seconds / 1e-9:.3g} ns"
 
 
-def clock(nanoseconds: Any) -> str:
+def clock(nanoseconds: int) -> str:
     """Return the time of the day, in this machine's time zone."""
-    seconds = min(max(int(nanoseconds) // _NANO, 0), _LATEST - _DAY)
+    seconds = min(max(nanoseconds // _NANO, 0), _LATEST - _DAY)
     return datetime.fromtimestamp(seconds).astimezone().strftime("%H:%M:%S")

@@ -14,20 +14,22 @@ import time
 import tty
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Any
 
 from rich.color import ColorSystem
 from rich.console import Console
 from rich.text import Text
 
-from tachograph.cli.top.choice import Choice, WrongFilter, compiled
-from tachograph.cli.top.layout import SMALLEST, View, listed, seen, starts
-from tachograph.cli.top.picture import Json, Picture
-from tachograph.cli.top.sections import sections
-from tachograph.cli.top.source import Away, HubRefused, RunSource, keep_up
+from tachograph.cli.hub_client import RefusedError, UnavailableError
+from tachograph.cli.top.choice import Choice, PatternError, compile_filter
+from tachograph.cli.top.layout import SMALLEST, Viewport, draw_run_list, draw_screen
+from tachograph.cli.top.sections import sections_of
+from tachograph.cli.top.source import RunSource
+from tachograph.cli.top.state import RunFollower
+from tachograph.cli.top.tables import first_lines
+from tachograph.studio.snapshot import Json
 
 # ECMA-48 and xterm's "PC-Style Function Keys": in application mode the arrows begin with SS3.
-_NAMES = {
+_KEY_NAMES = {
     **dict.fromkeys(("[A", "OA", "k"), "up"),
     **dict.fromkeys(("[B", "OB", "j"), "down"),
     **dict.fromkeys(("\r", "\n"), "enter"),
@@ -44,27 +46,27 @@ _NAMES = {
     "\t": "next",
     "\x0c": "redraw",
 }
-_ONE = re.compile(r"\x1b([\[O][0-9;]*[A-Za-z~])|(\x1b)$|([^\x1b])", re.DOTALL)
+_KEY = re.compile(r"\x1b([\[O][0-9;]*[A-Za-z~])|(\x1b)$|([^\x1b])", re.DOTALL)
 _SEQUENCE = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]")
+_CLEAR_LINE = "\x15"  # Ctrl-U
 # xterm, "Control Sequences": the alternate screen, the cursor, and the rest of the line.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
-_SOON = 0.2  # seconds, while nothing is known yet
-_USUAL = (80, 24)
-_COLOURS = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "truecolor": ColorSystem.TRUECOLOR}
+_USUAL_SIZE = (80, 24)
+_COLORS = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "truecolor": ColorSystem.TRUECOLOR}
 
 
 def keys(typed: bytes) -> list[str]:
-    """Return the names of the keys that were pressed; other keys than ours are left out."""
-    found = (match[1] or match[2] or match[3] for match in _ONE.finditer(typed.decode("latin-1")))
-    return [_NAMES[key] for key in found if key in _NAMES]
+    """Return the names of the keys that were pressed; unknown keys are left out."""
+    pressed = (match[1] or match[2] or match[3] for match in _KEY.finditer(typed.decode("latin-1")))
+    return [_KEY_NAMES[key] for key in pressed if key in _KEY_NAMES]
 
 
-def written(typed: bytes) -> list[str]:
+def letters(typed: bytes) -> list[str]:
     r"""Return the characters that were typed into a line; ``\n``, ``\b`` and ``\x1b`` for Enter, Backspace and Esc."""
     same = {"\r": "\n", "\x7f": "\b", "\x03": "\x1b"}
     text = _SEQUENCE.sub("", typed.decode(errors="ignore"))
-    return [same.get(each, each) for each in text if each.isprintable() or each in "\r\n\b\x7f\x1b\x03\x15"]
+    return [same.get(each, each) for each in text if each.isprintable() or each in f"\r\n\b\x7f\x1b\x03{_CLEAR_LINE}"]
 
 
 class Screen:
@@ -72,14 +74,14 @@ class Screen:
 
     Args:
         source: of the run.
-        picture: of the run so far.
-        interval: seconds between two drawings.
+        run: its id; None for the one that the source would choose.
+        interval: seconds between two updates.
         choice: among its rows, to begin with.
     """
 
-    def __init__(self, source: RunSource, picture: Picture, *, interval: float, choice: Choice) -> None:
+    def __init__(self, source: RunSource, run: str | None, *, interval: float, choice: Choice) -> None:
         self._source = source
-        self._picture = picture
+        self._follower = RunFollower(source, run)
         self._interval = interval
         self._choice = choice
         self._typed: str | None = None
@@ -88,15 +90,17 @@ class Screen:
         self._ended = False
         self._runs: list[Json] | None = None  # while one of them is being chosen
         self._chosen = 0
-        self._trouble = ""  # with them
+        self._list_trouble = ""
         self._stop = threading.Event()
         self._console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+        # Never closed: the thread that follows the run may write to it until the process ends.
         self._woken, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
 
     @property
     def refused(self) -> str:
-        """In words, why the run will never be known; empty where it may."""
-        return self._picture.refused
+        """In words, why the run cannot be shown; empty if it may be."""
+        return self._follower.view.refused
 
     def show(self) -> None:
         """Draw until ``q``, Ctrl-C or SIGTERM, or until the run is refused."""
@@ -104,7 +108,7 @@ class Screen:
         with self._signals():
             terminal.enter()
             try:
-                self._read()
+                self._follow()
                 self._loop(terminal)
             except OSError:  # the terminal is gone
                 pass
@@ -112,95 +116,91 @@ class Screen:
                 self._stop.set()
                 terminal.leave()
 
-    def _read(self) -> None:
-        """Keep the picture up to date in a thread of its own."""
+    def _follow(self) -> None:
+        """Keep the view of the run up to date in a thread of its own."""
         self._stop = threading.Event()
-        given = self._source, self._picture, self._stop
-        threading.Thread(target=keep_up, args=given, name="tachograph top", daemon=True).start()
+        arguments = self._interval, self._stop, self._wake_up
+        threading.Thread(target=self._follower.follow, args=arguments, name="tachograph top", daemon=True).start()
+
+    def _wake_up(self) -> None:
+        """Let the loop draw again; from any thread."""
+        with contextlib.suppress(BlockingIOError):  # the pipe is full: the screen is going to be drawn anyway
+            os.write(self._wake, b"\0")
 
     def _loop(self, terminal: _Terminal) -> None:
-        drawn, due = None, 0.0
-        while not self._ended and not self._picture.refused:
-            state = self._state()
-            now = time.monotonic()
-            if state != drawn or now >= due:
-                self._draw()
-                drawn, due = self._state(), now + (self._interval if self._picture.about else _SOON)
-            ready, _, _ = select.select([sys.stdin, self._woken], [], [], max(0.0, due - time.monotonic()))
+        while not self._ended and not self.refused:
+            self._draw()
+            ready, _, _ = select.select([sys.stdin, self._woken], [], [], self._interval)
             if self._woken in ready:
                 for number in os.read(self._woken, 64):
-                    self._signalled(number, terminal)
-                drawn = None
+                    self._handle_signal(number, terminal)
             if sys.stdin in ready:
                 typed = os.read(sys.stdin.fileno(), 1024)
                 if not typed:  # the terminal is gone
                     return
-                self._take(typed)
+                self._handle_input(typed)
 
-    def _state(self) -> tuple[Any, ...]:
-        asked = None if self._runs is None else len(self._runs)
-        return self._first, self._choice, self._typed, asked, self._chosen, self._trouble, self._picture.trouble
-
-    def _take(self, typed: bytes) -> None:
+    def _handle_input(self, typed: bytes) -> None:
         if self._typed is None:
             before, slash, typed = typed.partition(b"/") if self._runs is None else (typed, b"", b"")
             for key in keys(before + slash):
-                self._pressed(key)
-        if self._typed is not None:
-            for letter in written(typed):
-                self._written(letter)
+                self._handle_key(key)
+        for letter in letters(typed):
+            if self._typed is not None:
+                self._edit_filter(self._typed, letter)
 
-    def _written(self, letter: str) -> None:
-        if self._typed is None:
-            return
+    def _edit_filter(self, text: str, letter: str) -> None:
         if letter == "\n":
-            with contextlib.suppress(WrongFilter):  # it stays, marked
-                compiled(self._typed)
-                self._choice, self._typed = self._choice._replace(filter=self._typed), None
+            with contextlib.suppress(PatternError):  # it stays on the screen, marked
+                compile_filter(text)
+                self._choice = self._choice._replace(filter=text)
+                self._typed = None
         elif letter == "\x1b":
             self._typed = None
-        elif letter == "\x15":
+        elif letter == _CLEAR_LINE:
             self._typed = ""
         else:
-            self._typed = self._typed[:-1] if letter == "\b" else self._typed + letter
+            self._typed = text[:-1] if letter == "\b" else text + letter
         self._first = 0
 
-    def _list(self) -> None:
-        """List the runs; they are asked for in a thread of its own, as the place may not answer."""
+    def _list_runs(self) -> None:
+        """List the runs; a thread of its own asks for them, as the source may not answer."""
 
         def ask() -> None:
             try:
-                runs = self._source.runs()
+                runs = self._source.ask("/runs")["runs"]
                 if self._runs is None:  # the choice was left meanwhile
                     return
-                self._trouble = "" if runs else "there is no run"
-                self._chosen = next(
-                    (place for place, each in enumerate(runs) if each["id"] == self._picture.about.get("id")), 0
-                )
+                self._list_trouble = "" if runs else "there is no run"
+                shown = self._follower.view.snapshot
+                ids = [run["id"] for run in runs]
+                self._chosen = ids.index(shown.run.id) if shown is not None and shown.run.id in ids else 0
                 self._runs = runs
-            except (Away, HubRefused, OSError, LookupError, TypeError) as error:
-                self._trouble = str(error)
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                os.write(self._wake, b"\0")
+            except (UnavailableError, RefusedError, LookupError, TypeError) as error:
+                self._list_trouble = str(error)
+            self._wake_up()
 
-        self._runs, self._chosen, self._trouble = [], 0, "reading ..."
+        self._runs = []
+        self._chosen = 0
+        self._list_trouble = "reading ..."
         threading.Thread(target=ask, name="tachograph runs", daemon=True).start()
 
-    def _choose(self, key: str) -> None:
-        """Take a key while a run is being chosen."""
+    def _choose_run(self, key: str) -> None:
+        """Handle a key while a run is being chosen."""
         runs = self._runs or []
         step = {"up": -1, "down": 1, "page up": -self._page, "page down": self._page, "home": -len(runs)}
         if key == "enter" and runs:
             self._stop.set()
-            self._source = self._source.of(str(runs[self._chosen]["id"]))
-            self._picture, self._first, self._runs = Picture(), 0, None
-            self._read()
+            self._follower = RunFollower(self._source, str(runs[self._chosen]["id"]))
+            self._first = 0
+            self._runs = None
+            self._follow()
         elif key in {"quit", "escape", "runs"}:
             self._runs = None
         else:
             self._chosen = max(0, min(self._chosen + step.get(key, len(runs) * (key == "end")), len(runs) - 1))
 
-    def _signalled(self, number: int, terminal: _Terminal) -> None:
+    def _handle_signal(self, number: int, terminal: _Terminal) -> None:
         if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._ended = True
         elif number == signal.SIGTSTP:
@@ -208,22 +208,21 @@ class Screen:
             os.kill(os.getpid(), signal.SIGSTOP)
             terminal.enter()
 
-    def _pressed(self, key: str) -> None:
+    def _handle_key(self, key: str) -> None:
         if self._runs is not None:
-            self._choose(key)
+            self._choose_run(key)
         elif key == "quit":
             self._ended = True
         elif key == "ranks":
             self._choice = self._choice._replace(by_rank=not self._choice.by_rank)
         elif key == "sort":
-            self._choice = self._choice.sorted_next()
+            self._choice = self._choice.with_next_sort()
         elif key == "filter":
             self._typed = self._choice.filter
         elif key == "runs":
-            self._list()
+            self._list_runs()
         elif key == "next":
-            with self._picture.lock:
-                places = starts(sections(self._picture, self._choice))
+            places = first_lines(sections_of(self._follower.view, self._choice))
             self._first = next((place for place in places if place > self._first), 0)
         else:
             step = {"up": -1, "down": 1, "enter": 1, "page up": -self._page, "page down": self._page}.get(key, 0)
@@ -232,21 +231,20 @@ class Screen:
 
     def _draw(self) -> None:
         columns, rows = os.get_terminal_size(sys.stdout.fileno())
-        size = (columns, rows) if columns and rows else _USUAL  # some that programs make do not know
+        size = (columns, rows) if columns and rows else _USUAL_SIZE  # a terminal that a program made may not know it
         width, height = (max(pair) for pair in zip(size, SMALLEST, strict=True))
         self._page = max(1, height - 6)
         if self._runs is not None:
-            lines = listed(self._runs, self._chosen, (width, height), self._trouble)
+            lines = draw_run_list(self._runs, self._chosen, (width, height), self._list_trouble)
         else:
-            view = View((width, height), self._first, self._choice, self._typed)
-            with self._picture.lock:
-                lines, self._first = seen(self._picture, self._source.where, time.time_ns(), view)
+            port = Viewport((width, height), self._first, self._choice, self._typed)
+            lines, self._first = draw_screen(self._follower.view, time.time_ns(), port)
         written = f"{_REST_OF_LINE}\r\n".join(self._encoded(lines))
         sys.stdout.write(f"{_HOME}{written}{_REST_OF_LINE}{_REST_OF_SCREEN}")
         sys.stdout.flush()
 
     def _encoded(self, lines: Sequence[Text]) -> Iterator[str]:
-        system = None if self._console.no_color else _COLOURS.get(self._console.color_system or "")
+        system = None if self._console.no_color else _COLORS.get(self._console.color_system or "")
         for line in lines:
             yield "".join(
                 segment.style.render(segment.text, color_system=system) if segment.style else segment.text
@@ -261,7 +259,6 @@ class Screen:
             with contextlib.suppress(BlockingIOError):
                 os.write(self._wake, bytes([number]))
 
-        os.set_blocking(self._wake, False)
         caught = (signal.SIGWINCH, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT)
         before = {number: signal.signal(number, wake) for number in caught}
         try:
@@ -269,8 +266,6 @@ class Screen:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-            os.close(self._wake)
-            os.close(self._woken)
 
 
 class _Terminal:
@@ -280,13 +275,13 @@ class _Terminal:
         self._before = termios.tcgetattr(sys.stdin)
 
     def enter(self) -> None:
-        """Take the terminal."""
+        """Switch to the alternate screen."""
         tty.setcbreak(sys.stdin)
         sys.stdout.write(_ENTER)
         sys.stdout.flush()
 
     def leave(self) -> None:
-        """Give it back, where it is still there."""
+        """Restore the terminal, if it still exists."""
         with contextlib.suppress(OSError, termios.error):
             sys.stdout.write(_LEAVE)
             sys.stdout.flush()

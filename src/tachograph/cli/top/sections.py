@@ -1,111 +1,46 @@
-"""Sections of the screen, from top to bottom, made of a picture of a run."""
+"""Sections of the screen, from top to bottom, made of a view of a run."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, reduce
-from itertools import zip_longest
 from math import inf, isfinite
 from statistics import median
-from typing import NamedTuple
 
 from rich.text import Text
 
-from tachograph.cli.top.choice import Choice, apart
+from tachograph.cli.top.choice import Choice, outlier_check
 from tachograph.cli.top.legible import NOTHING, clock, count, lasting, per_second, printable, shown_number, took
-from tachograph.cli.top.picture import UNITS, CurveLine, Json, MetricRow, Picture
-from tachograph.runs.buckets import QUANTILE_ERROR, HistogramValues
+from tachograph.cli.top.plots import draw_sparkline, merge_ranks
+from tachograph.cli.top.state import CurveLine, MetricRow, RunView, count_troubles, merge_durations
+from tachograph.cli.top.tables import Cells, Column, Section
+from tachograph.runs import HistogramValues, Loss
+from tachograph.runs.buckets import QUANTILE_ERROR
+from tachograph.studio.snapshot import TIME_UNITS, FunctionTimes, ProgressBar, RunEvent, RunFault, RunSnapshot
 
-
-class Column(NamedTuple):
-    """A column of a section.
-
-    Attributes:
-        title: above it.
-        width: in cells; 0 for the room that the others leave.
-        right: numbers end at the same place.
-        rank: columns of a higher one go first where the terminal is narrow; 0 stays.
-    """
-
-    title: str
-    width: int
-    right: bool = True
-    rank: int = 0
-
-
-Cells = Sequence[Text | str]
-
-
-class Section(NamedTuple):
-    """A table.
-
-    Attributes:
-        columns: the first one's title is that of the section.
-        rows: each makes its cells, one a column.
-    """
-
-    columns: Sequence[Column]
-    rows: Sequence[Callable[[], Cells]]
-
-
-def named(group: str, metric: str, more: str = "", style: str = "dim") -> Text:
-    """Return a name with its owner before it, and further remarks behind it."""
-    found = Text(no_wrap=True, overflow="ellipsis")
-    if group:
-        found.append(f"{printable(group)} / ", style="dim")
-    found.append(printable(metric))
-    if more:
-        found.append(f"  {printable(more)}", style=style)
-    return found
-
-
-def fitted(columns: Sequence[Column], width: int) -> list[tuple[int, int]]:
-    """Return the place and width of each column that there is room for, one cell between them.
-
-    Those that go first have the highest rank. The rest is for the column of width 0, which gets at least 12 cells
-    where that can be.
-
-    Args:
-        columns: of a section; one has width 0.
-        width: of the terminal, in cells.
-    """
-    places = list(range(len(columns)))
-
-    def left() -> int:
-        return width - sum(columns[place].width + 1 for place in places if columns[place].width)
-
-    while left() < _LEAST and (some := [place for place in places if columns[place].rank]):
-        places.remove(max(some, key=lambda place: (columns[place].rank, place)))
-    return [(place, columns[place].width or max(left(), 1)) for place in places]
-
-
-_LEAST = 20
-
-
-_BAR = 24
-_MOST = 16
-_REPEATED = re.compile(r"#\d+$")
-BLOCKS = "▁▂▃▄▅▆▇█"
-TIMES = "\u00d7"
-NO_NUMBER = TIMES  # NaN, or infinite
-SPARK = 20
-_EVENTS = 12
+_BAR = 24  # cells
+_SPARKLINE = 20  # cells
+_VALUE = 10  # cells
+_MOST_LOOPS = 16
+_MOST_EVENTS = 12
+_MOST_ATTRIBUTES = 6  # of an event
 _WORDS = 300  # characters of a fault
-_FAULTS = {
+_ROUGH = 9.995  # times the value: a percentile that may be off by more is rough
+_SLOW = 1.2  # times the median, from which on the slowest rank is colored
+_TIMES = "\u00d7"
+_REPEATED = re.compile(r"#\d+$")
+_FAULT_STYLES = {
     "restart": "yellow",
     "slow": "yellow",
     "stalled": "bold yellow",
     "exception": "bold red",
     "lost": "bold red",
-}  # by kind
-_ROUGH = 9.995  # times the value: a percentile that may be off by more is rough
-_SLOW = 1.2  # times the median, from which on the slowest rank is coloured
-_ATTRIBUTES = 6
-_VALUE = 10
-Maker = Callable[[], Cells]
-# The telling attributes of an event come first.
-_WORTH = {
+}
+_FAILURES = ("FAIL", "LOST", "ERROR", "CRITICAL")  # in the state or the severity of an event
+# The attributes that say most of an event come first.
+_ATTRIBUTE_ORDER = {
     "state": 0,
     "reason": 0,
     "severity_text": 0,
@@ -115,271 +50,232 @@ _WORTH = {
     "agent_restarts": 3,
     "source": 4,
 }
+_CURVE_COLUMNS = (
+    Column("UNIT", 9, right=False, drop=2),
+    Column("RECENT", _SPARKLINE, right=False, drop=1),
+    Column("AT", 14, drop=4),
+    Column("POINTS/S", 9, drop=3),
+    Column("POINTS", 9, drop=5),
+)
 
 
-def progress(picture: Picture, *, by_rank: bool) -> Section:
+def sections_of(view: RunView, choice: Choice) -> list[Section]:
+    """Return the sections of a run, faults first, without empty ones.
+
+    Args:
+        view: of the run.
+        choice: among its rows.
+    """
+    snapshot = view.snapshot
+    if snapshot is None:
+        return []
+    rows = choice.rows(view.rows)
+    listed = [
+        _faults(snapshot),
+        _losses(snapshot),
+        _troubles(snapshot),
+        _progress(snapshot, by_rank=choice.by_rank),
+        _metrics_by_rank(rows) if choice.by_rank else _metrics(rows),
+        _functions(snapshot, choice),
+        _durations(snapshot, choice),
+        _events(view),
+    ]
+    return [section for section in listed if section.rows]
+
+
+def _name(group: str, metric: str, remark: str = "", style: str = "dim") -> Text:
+    """Return a name after its group, with a remark behind it."""
+    name = Text(no_wrap=True, overflow="ellipsis")
+    if group:
+        name.append(f"{printable(group)} / ", style="dim")
+    name.append(printable(metric))
+    if remark:
+        name.append(f"  {printable(remark)}", style=style)
+    return name
+
+
+def _rank(rank: int | None) -> str:
+    return NOTHING if rank is None else str(rank)
+
+
+def _faults(snapshot: RunSnapshot) -> Section:
+    """Return the faults; points that are lost have a table of their own."""
+    columns = (
+        Column("PROBLEM", 0, right=False),
+        Column("RANK", 5),
+        Column("AT", 14, drop=2),
+        Column("TIME", 8, drop=1),
+    )
+    return Section(columns, [partial(_fault, fault) for fault in snapshot.faults if fault.kind != "dropped"])
+
+
+def _fault(fault: RunFault) -> Cells:
+    words = Text(
+        printable(fault.title, _WORDS), _FAULT_STYLES.get(fault.kind, "red"), no_wrap=True, overflow="ellipsis"
+    )
+    if fault.detail:
+        words.append(f"  {printable(fault.detail, _WORDS)}", "dim")
+    return (words, _rank(fault.rank), shown_number(fault.x), clock(fault.time) if fault.time else NOTHING)
+
+
+def _progress(snapshot: RunSnapshot, *, by_rank: bool) -> Section:
     """Return the loops that go on, of ranks the slowest first, and of those that are done the last time of each."""
     columns = (
         Column("PROGRESS", 0, right=False),
         Column("", _BAR, right=False),
         Column("", 6),
-        Column("DONE", 17, rank=2),
-        Column("RATE", 9, rank=3),
-        Column("LEFT", 9, rank=1),
-        Column("", 10, right=False, rank=0 if by_rank else 4),
+        Column("DONE", 17, drop=2),
+        Column("RATE", 9, drop=3),
+        Column("LEFT", 9, drop=1),
+        Column("", 10, right=False, drop=0 if by_rank else 4),
     )
-    bars: dict[tuple[object, ...], list[Json]] = {}
-    for each in picture.progress:
-        bars.setdefault((each["metric"], *_loop(each, by_rank=by_rank)), []).append(each)
-    newest = [_newest_of_each_rank(some) for some in bars.values()]
-    going = [some for some in newest if not all(each["done"] for each in some)]
+    loops: dict[tuple[object, ...], list[ProgressBar]] = {}
+    for bar in snapshot.progress:
+        loops.setdefault((bar.metric, *_loop(bar, by_rank=by_rank)), []).append(bar)
+    newest = [_newest_of_each_rank(bars) for bars in loops.values()]
+    going = [bars for bars in newest if not all(bar.done for bar in bars)]
     # Of a loop that was gone through again and again, the last time is enough.
-    done = {_loop(some[0], by_rank=by_rank): some for some in newest if some not in going}
-    for some in going:
-        done.pop(_loop(some[0], by_rank=by_rank), None)
+    done = {_loop(bars[0], by_rank=by_rank): bars for bars in newest if bars not in going}
+    for bars in going:
+        done.pop(_loop(bars[0], by_rank=by_rank), None)
     if by_rank:
-        going.sort(key=lambda some: min(map(_share, some)))
-    return Section(columns, [partial(_bar, some) for some in [*going, *done.values()][:_MOST]])
+        going.sort(key=lambda bars: min(map(_share, bars)))
+    return Section(columns, [partial(_bar, bars) for bars in [*going, *done.values()][:_MOST_LOOPS]])
 
 
-def _loop(each: Json, *, by_rank: bool) -> tuple[object, ...]:
-    """Return which loop it is, be it gone through for the first time or again: see tachograph.progress on ``#2``."""
-    return each["group"], _REPEATED.sub("", each["metric"]), each["task"], each["rank"] if by_rank else None
+def _loop(bar: ProgressBar, *, by_rank: bool) -> tuple[object, ...]:
+    """Return which loop it is, whether gone through for the first time or again: see tachograph.progress on ``#2``."""
+    return bar.group, _REPEATED.sub("", bar.metric), bar.task, bar.rank if by_rank else None
 
 
-def _newest_of_each_rank(some: Iterable[Json]) -> list[Json]:
-    found = {each["rank"]: each for each in sorted(some, key=lambda each: (each["execution"], each.get("curve", 0)))}
-    return list(found.values())
+def _newest_of_each_rank(bars: Iterable[ProgressBar]) -> list[ProgressBar]:
+    return list({bar.rank: bar for bar in sorted(bars, key=lambda bar: (bar.execution, bar.curve))}.values())
 
 
-def _bar(some: list[Json]) -> Cells:
+def _bar(bars: list[ProgressBar]) -> Cells:
     """Return the bar of the rank that is behind all others."""
-    each = min(some, key=_share)
-    share = _share(each)
-    has_total = each["total"] is not None
+    slowest = min(bars, key=_share)
+    share = _share(slowest)
+    has_total = slowest.total is not None
     filled = round(share * _BAR)
-    colour = "green" if each["done"] else "cyan"
-    bar = Text("━" * filled, style=colour) + Text("━" * (_BAR - filled), style="dim")
-    done = shown_number(each["count"]) + (f" of {shown_number(each['total'])}" if has_total else "")
-    who = "" if each["rank"] is None else f"rank {each['rank']}"
-    level = len(some) > 1 and len({one["count"] for one in some}) == 1
+    drawn = Text("━" * filled, style="green" if slowest.done else "cyan") + Text("━" * (_BAR - filled), style="dim")
+    who = "" if slowest.rank is None else f"rank {slowest.rank}"
+    is_level = len(bars) > 1 and len({bar.completed for bar in bars}) == 1
     return (
-        named(each["group"], each["metric"], _task(each)),
-        bar if has_total else Text("·" * _BAR, style="dim"),
+        _name(slowest.group, slowest.metric, slowest.task or ""),
+        drawn if has_total else Text("·" * _BAR, style="dim"),
         f"{100 * share:.0f} %" if has_total else "",
-        done,
-        per_second(each["rate"]),
-        Text("done", style="green") if each["done"] else lasting(each["eta"]),
-        Text(f"{len(some)} ranks" if level else who, style="dim"),
+        shown_number(slowest.completed) + (f" of {shown_number(slowest.total)}" if has_total else ""),
+        per_second(slowest.rate),
+        Text("done", style="green") if slowest.done else lasting(slowest.eta),
+        Text(f"{len(bars)} ranks" if is_level else who, style="dim"),
     )
 
 
-def _share(each: Json) -> float:
-    if not each["total"]:
-        return 1.0 if each["done"] else 0.0
-    share = each["count"] / each["total"]
+def _share(bar: ProgressBar) -> float:
+    if not bar.total:
+        return 1.0 if bar.done else 0.0
+    share = bar.completed / bar.total
     return min(max(share, 0.0), 1.0) if isfinite(share) else 0.0
-
-
-def _task(each: Json) -> str:
-    return str(each["task"] or "")
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """Return the last ``width`` values, each a block as high as the value is between the smallest and the largest.
-
-    A curve that stays level is drawn at half height; values that are not finite as a cross.
-    """
-    shown = values[-width:] if width > 0 else ()
-    finite = [value for value in shown if isfinite(value)]
-    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
-    return "".join(_block(value, low, high) for value in shown)
-
-
-def _block(value: float, low: float, high: float) -> str:
-    if not isfinite(value):
-        return NO_NUMBER
-    if low == high:
-        return BLOCKS[len(BLOCKS) // 2 - 1]
-    span = high - low
-    # Halves, where the difference of two floats is beyond their range; those of the smallest floats are 0.
-    share = (value - low) / span if isfinite(span) else (value / 2 - low / 2) / (high / 2 - low / 2)
-    return BLOCKS[min(int(share * len(BLOCKS)), len(BLOCKS) - 1)]
-
-
-def together(curves: Sequence[Sequence[float]], width: int) -> list[float]:
-    """Return the median of several curves' last values, the newest of all at the same place; NaN where none is finite.
-
-    Args:
-        curves: each with its newest value last.
-        width: so many values at most.
-    """
-    if len(curves) == 1:
-        return list(curves[0])
-    found = []
-    backwards = [curve[: -width - 1 : -1] for curve in curves] if width else []
-    for column in zip_longest(*backwards, fillvalue=float("nan")):
-        finite = [value for value in column if isfinite(value)]
-        found.append(median(finite) if finite else float("nan"))
-    return found[::-1]
-
-
-def sections(picture: Picture, choice: Choice) -> list[Section]:
-    """Return the sections, faults first, and empty ones left out.
-
-    Args:
-        picture: of the run; it must not change until the rows are made.
-        choice: among its rows.
-    """
-    rows = choice.rows(picture.rows())
-    found = [
-        _faults(picture),
-        _losses(picture),
-        _troubles(picture),
-        progress(picture, by_rank=choice.by_rank),
-        _by_rank(rows) if choice.by_rank else _metrics(rows),
-        _functions(picture, choice),
-        _durations(picture, choice),
-        _events(picture),
-    ]
-    return [section for section in found if section.rows]
-
-
-def _faults(picture: Picture) -> Section:
-    """Return the faults; points that are lost have a table of their own."""
-    columns = (
-        Column("PROBLEM", 0, right=False),
-        Column("RANK", 5),
-        Column("AT", 14, rank=2),
-        Column("TIME", 8, rank=1),
-    )
-    return Section(columns, [partial(_fault, each) for each in picture.faults if each["kind"] != "dropped"])
-
-
-def _fault(each: Json) -> Cells:
-    words = Text(printable(each["title"], _WORDS), _FAULTS.get(each["kind"], "red"), no_wrap=True, overflow="ellipsis")
-    if each["detail"]:
-        words.append(f"  {printable(each['detail'], _WORDS)}", "dim")
-    place, rank = each["place"], each["rank"]
-    at = NOTHING if place is None else shown_number(place["x"])
-    return (words, NOTHING if rank is None else str(rank), at, clock(each["time"]) if each["time"] else NOTHING)
 
 
 def _metrics(rows: Sequence[MetricRow]) -> Section:
     many = any(len(row.lines) > 1 for row in rows)
-    values = ("MIN", "MEDIAN", "MAX") if many else ("VALUE",)
-    columns = (
-        Column("METRIC", 0, right=False),
-        *(Column(title, _VALUE) for title in values),
-        *([Column("RANK", 5, rank=1)] if many else []),
-        Column("UNIT", 9, right=False, rank=2),
-        Column("RECENT", SPARK, right=False, rank=1),
-        Column("AT", 14, rank=4),
-        Column("POINTS/S", 9, rank=3),
-        Column("POINTS", 9, rank=5),
-    )
+    values = [Column(title, _VALUE) for title in (("MIN", "MEDIAN", "MAX") if many else ("VALUE",))]
+    rank = [Column("RANK", 5, drop=1)] if many else []
+    columns = (Column("METRIC", 0, right=False), *values, *rank, *_CURVE_COLUMNS)
     return Section(columns, [partial(_metric, row, many=many) for row in rows])
 
 
 def _metric(row: MetricRow, *, many: bool) -> Cells:
-    lines = row.lines
-    newest = [line.tail.value for line in lines if line.tail.value is not None]
-    finite = [value for value in newest if isfinite(value)]
-    name = named(row.group, row.metric, _broken(lines), "bold red")
+    values = row.values()
+    finite = [value for value in values if isfinite(value)]
     if many:
-        found = (min(finite), median(finite), max(finite)) if finite else (newest[0] if newest else None,) * 3
-        middle, far = (median(finite), apart(finite)) if finite else (0.0, inf)
-        values = [_value(value, apart=value is not None and abs(value - middle) > far) for value in found]
-        values.append(_of_rank(lines, found[2]))
+        shown = [min(finite), median(finite), max(finite)] if finite else [values[0] if values else None] * 3
+        is_outlier = outlier_check(finite)
+        cells = [_value(value, is_outlier=value is not None and is_outlier(value)) for value in shown]
+        cells.append(_rank_with(shown[-1], row.lines))
     else:
-        values = [_value(newest[0] if newest else None)]
-    x = max((line.tail.x for line in lines if line.tail.x is not None), default=None)
-    rates = [line.rate for line in lines if line.rate is not None]
-    drawn = together([list(line.tail.values) for line in lines], SPARK)
-    return (name, *values, *_about(row, drawn, x, sum(rates) if rates else None, sum(line.points for line in lines)))
+        cells = [_value(values[0] if values else None)]
+    rates = [line.rate for line in row.lines if line.rate is not None]
+    together = CurveLine(
+        rank=None,
+        points=sum(line.points for line in row.lines),
+        rate=sum(rates) if rates else None,
+        values=merge_ranks([line.values for line in row.lines], _SPARKLINE),
+        x=max((line.x for line in row.lines if line.x is not None), default=None),
+    )
+    return (_name(row.group, row.metric, _nonfinite(row.lines), "bold red"), *cells, *_curve(row, together))
 
 
-def _about(row: MetricRow, drawn: list[float], x: float | None, rate: float | None, points: int) -> Cells:
-    at = NOTHING if x is None else f"{shown_number(x)} {printable(row.x_units, 9)}".rstrip()
-    unit = Text(printable(row.units), style="dim", no_wrap=True, overflow="ellipsis")
-    return (unit, Text(sparkline(drawn, SPARK), style="cyan"), at, per_second(rate), count(points))
+def _curve(row: MetricRow, line: CurveLine) -> Cells:
+    """Return the cells of :data:`_CURVE_COLUMNS`."""
+    return (
+        Text(printable(row.units), style="dim", no_wrap=True, overflow="ellipsis"),
+        Text(draw_sparkline(line.values, _SPARKLINE), style="cyan"),
+        NOTHING if line.x is None else f"{shown_number(line.x)} {printable(row.x_units, 9)}".rstrip(),
+        per_second(line.rate),
+        count(line.points),
+    )
 
 
-def _broken(lines: list[CurveLine]) -> str:
-    """Say which ranks' newest value is no number, where others' are."""
-    broken = [line for line in lines if line.tail.value is not None and not isfinite(line.tail.value)]
+def _nonfinite(lines: list[CurveLine]) -> str:
+    """Return in words which of several ranks have a newest value that is not finite."""
+    broken = [line for line in lines if line.value is not None and not isfinite(line.value)]
     if not broken or len(lines) == 1:
         return ""
     who = f"rank {broken[0].rank}" if len(broken) == 1 else f"{len(broken)} ranks"
-    return f"{shown_number(broken[0].tail.value)} on {who}"
+    return f"{shown_number(broken[0].value)} on {who}"
 
 
-def _of_rank(lines: list[CurveLine], largest: float | None) -> Text:
-    """Say which rank has the largest value; nothing where they are all alike, or there is one."""
-    finite = {line.rank: line.tail.value for line in lines if line.tail.value is not None and isfinite(line.tail.value)}
-    if len({*finite.values()}) < 2:  # noqa: PLR2004 - see above
-        return Text()
-    rank = next(rank for rank, value in finite.items() if value == largest)
-    return Text(NOTHING if rank is None else str(rank), "dim")
+def _rank_with(largest: float | None, lines: list[CurveLine]) -> Text:
+    """Return the rank that has the largest value; nothing if all values are the same."""
+    ranks = {line.value: line.rank for line in reversed(lines) if line.value is not None and isfinite(line.value)}
+    return Text(_rank(ranks[largest]), "dim") if largest is not None and len(ranks) > 1 else Text()
 
 
-def _value(value: float | None, *, apart: bool = False) -> Text:
-    """Return a number: red where it is none, yellow where it is apart from those of the other ranks."""
-    broken = value is not None and not isfinite(value)
-    return Text(shown_number(value), style="bold red" if broken else "yellow" if apart else "default")
+def _value(value: float | None, *, is_outlier: bool = False) -> Text:
+    is_broken = value is not None and not isfinite(value)
+    return Text(shown_number(value), style="bold red" if is_broken else "yellow" if is_outlier else "default")
 
 
-def _by_rank(rows: Sequence[MetricRow]) -> Section:
-    columns = (
-        Column("METRIC", 0, right=False),
-        Column("RANK", 5),
-        Column("VALUE", _VALUE),
-        Column("UNIT", 9, right=False, rank=2),
-        Column("RECENT", SPARK, right=False, rank=1),
-        Column("AT", 14, rank=4),
-        Column("POINTS/S", 9, rank=3),
-        Column("POINTS", 9, rank=5),
-    )
-    return Section(columns, [partial(_line, *each) for row in rows for each in _lines(row)])
+def _metrics_by_rank(rows: Sequence[MetricRow]) -> Section:
+    columns = (Column("METRIC", 0, right=False), Column("RANK", 5), Column("VALUE", _VALUE), *_CURVE_COLUMNS)
+    return Section(columns, [make_cells for row in rows for make_cells in _lines(row)])
 
 
-def _lines(row: MetricRow) -> Iterator[tuple[MetricRow, CurveLine, int, bool]]:
-    """Yield the ranks of a metric, and whether each is apart from the others."""
-    values = [line.tail.value for line in row.lines]
-    finite = [value for value in values if value is not None and isfinite(value)]
-    middle, far = (median(finite), apart(finite)) if finite else (0.0, inf)
-    for place, (line, value) in enumerate(zip(row.lines, values, strict=True)):
-        yield row, line, place, value is not None and abs(value - middle) > far
+def _lines(row: MetricRow) -> Iterator[Callable[[], Cells]]:
+    """Yield the makers of the rows of a metric's ranks."""
+    is_outlier = outlier_check([value for value in row.values() if isfinite(value)])
+    for place, line in enumerate(row.lines):
+        is_apart = line.value is not None and isfinite(line.value) and is_outlier(line.value)
+        yield partial(_line, row, line, is_first=place == 0, is_outlier=is_apart)
 
 
-def _line(row: MetricRow, line: CurveLine, place: int, is_apart: bool) -> Cells:
-    name = named(row.group, row.metric) if place == 0 else Text()
-    rank = NOTHING if line.rank is None else str(line.rank)
-    return (
-        name,
-        rank,
-        _value(line.tail.value, apart=is_apart),
-        *_about(row, list(line.tail.values), line.tail.x, line.rate, line.points),
-    )
+def _line(row: MetricRow, line: CurveLine, *, is_first: bool, is_outlier: bool) -> Cells:
+    name = _name(row.group, row.metric) if is_first else Text()
+    return (name, _rank(line.rank), _value(line.value, is_outlier=is_outlier), *_curve(row, line))
 
 
-def _functions(picture: Picture, choice: Choice) -> Section:
-    together = {(each["role"], each["function"]): each for each in picture.functions_together}
-    off = _off([each["error"] for each in together.values() if each["p50"] is not None])
+def _functions(snapshot: RunSnapshot, choice: Choice) -> Section:
+    together = {(times.role, times.function): times for times in snapshot.functions_together}
+    off = _off(times.error for times in together.values() if times.p50 is not None)
     columns = (
         Column("FUNCTION", 0, right=False),
         Column("CALLS", 9),
         Column("MEAN", 9),
-        Column(f"P50{off}", 9, rank=3),
-        Column(f"P99{off}", 9, rank=2),
-        Column("SLOWEST", 15, right=False, rank=1),
-        Column("FAILED", 28, right=False, rank=4),
+        Column(f"P50{off}", 9, drop=3),
+        Column(f"P99{off}", 9, drop=2),
+        Column("SLOWEST", 15, right=False, drop=1),
+        Column("FAILED", 28, right=False, drop=4),
     )
-    by_name: dict[tuple[str, str], list[Json]] = {}
-    for each in filter(lambda each: choice.takes(each["function"]), picture.functions):
-        by_name.setdefault(("agent" if each["role"] == "agent" else "", each["function"]), []).append(each)
-    ordered = sorted(by_name.items(), key=lambda pair: (pair[0][0], -sum(_spent(each) for each in pair[1])))
-    return Section(columns, [partial(_function, *key, some, together.get(key)) for key, some in ordered])
+    by_name: dict[tuple[str, str], list[FunctionTimes]] = {}
+    for times in snapshot.functions:
+        if choice.matches(times.function):
+            role = "agent" if times.role == "agent" else ""
+            by_name.setdefault((role, times.function), []).append(times)
+    ordered = sorted(by_name.items(), key=lambda pair: (pair[0][0], -sum(map(_spent, pair[1]))))
+    return Section(columns, [partial(_function, *key, ranks, together.get(key)) for key, ranks in ordered])
 
 
 def _off(errors: Iterable[float | None]) -> str:
@@ -388,25 +284,23 @@ def _off(errors: Iterable[float | None]) -> str:
     return "" if most <= QUANTILE_ERROR else f" ±{100 * most:.0f}%" if most < _ROUGH else " rough"
 
 
-def _spent(each: Json) -> float:
-    return float((each["mean"] or 0.0) * each["calls"])
+def _spent(times: FunctionTimes) -> float:
+    return (times.mean or 0.0) * times.calls
 
 
-def _function(role: str, name: str, some: list[Json], together: Json | None) -> Cells:
-    calls = sum(each["calls"] for each in some)
-    failures: dict[str, int] = {}
-    for each in some:
-        for error, times in each["failures"].items():
-            failures[error] = failures.get(error, 0) + times
-    failed = ", ".join(f"{times} {printable(error or 'error')}" for error, times in sorted(failures.items()))
-    means = {each["rank"]: each["mean"] for each in some if each["mean"] is not None}
+def _function(role: str, name: str, ranks: list[FunctionTimes], together: FunctionTimes | None) -> Cells:
+    calls = sum(times.calls for times in ranks)
+    failures: Counter[str] = Counter()
+    for times in ranks:
+        failures.update(times.failures)
+    failed = ", ".join(f"{many} {printable(error or 'error')}" for error, many in sorted(failures.items()))
     return (
-        named(role, name),
+        _name(role, name),
         count(calls),
-        took(sum(_spent(each) for each in some) / calls if calls else None),
-        took(together["p50"] if together else None),
-        took(together["p99"] if together else None),
-        _slowest(means),
+        took(sum(map(_spent, ranks)) / calls if calls else None),
+        took(together.p50 if together else None),
+        took(together.p99 if together else None),
+        _slowest({times.rank: times.mean for times in ranks if times.mean is not None}),
         Text(failed, style="red", no_wrap=True, overflow="ellipsis"),
     )
 
@@ -419,69 +313,74 @@ def _slowest(means: dict[int | None, float]) -> Text:
     middle = median(means.values())
     times = mean / middle if middle > 0 else 1.0
     who = "agent" if rank is None else f"rank {rank}"
-    return Text(f"{who} {TIMES}{times:.2f}", style="yellow" if times >= _SLOW else "dim")
+    return Text(f"{who} {_TIMES}{times:.2f}", style="yellow" if times >= _SLOW else "dim")
 
 
-def _durations(picture: Picture, choice: Choice) -> Section:
-    found = {key: ranks for key, ranks in picture.durations().items() if choice.takes(f"{key[0]} / {key[1]}")}
-    off = _off(values.spread.error() for ranks in found.values() for values in ranks.values() if values.spread)
+def _durations(snapshot: RunSnapshot, choice: Choice) -> Section:
+    durations = merge_durations(snapshot.samples)
+    chosen = {key: ranks for key, ranks in durations.items() if choice.matches(f"{key[0]} / {key[1]}")}
+    off = _off(values.spread.error() for ranks in chosen.values() for values in ranks.values() if values.spread)
     columns = (
         Column("DURATION, LAST 10 S", 0, right=False),
         Column("MEAN", 9),
-        Column(f"P50{off}", 9, rank=2),
-        Column(f"P99{off}", 9, rank=1),
-        Column("FASTEST", 9, rank=3),
+        Column(f"P50{off}", 9, drop=2),
+        Column(f"P99{off}", 9, drop=1),
+        Column("FASTEST", 9, drop=3),
         Column("SLOWEST", 9),
         Column("", 15, right=False),
     )
-    return Section(columns, [partial(_duration, *key, ranks) for key, ranks in sorted(found.items())])
+    return Section(columns, [partial(_duration, *key, ranks) for key, ranks in sorted(chosen.items())])
 
 
 def _duration(scope: str, name: str, unit: str, ranks: dict[int | None, HistogramValues]) -> Cells:
-    means = {rank: values.mean * UNITS[unit] for rank, values in ranks.items()}
-    middle = sum(means.values()) / len(means)
-    parts = [each * UNITS[unit] for each in reduce(HistogramValues.plus, ranks.values()).quantiles((0.5, 0.99))]
-    durations = (middle, *parts, min(means.values()), max(means.values()))
-    return (named(scope, name), *map(took, durations), _slowest(means))
+    seconds = TIME_UNITS[unit]
+    means = {rank: values.mean * seconds for rank, values in ranks.items()}
+    percentiles = [value * seconds for value in reduce(HistogramValues.plus, ranks.values()).quantiles((0.5, 0.99))]
+    shown = (sum(means.values()) / len(means), *percentiles, min(means.values()), max(means.values()))
+    return (_name(scope, name), *map(took, shown), _slowest(means))
 
 
-def _events(picture: Picture) -> Section:
+def _events(view: RunView) -> Section:
     columns = (
         Column("EVENTS", 8, right=False),
         Column("", 34, right=False),
         Column("RANK", 5),
         Column("", 0, right=False),
     )
-    return Section(columns, [partial(_event, each) for each in list(picture.events)[: -_EVENTS - 1 : -1]])
+    return Section(columns, [partial(_event, event) for event in view.events[: -_MOST_EVENTS - 1 : -1]])
 
 
-def _event(each: Json) -> Cells:
-    said = each["attributes"].get("state", each["attributes"].get("severity_text", each["name"]))
-    bad = any(word in str(said).upper() for word in ("FAIL", "LOST", "ERROR", "CRITICAL"))
-    style = "red" if bad else "default"
-    rank = each["rank"] if each["rank"] is not None else each["attributes"].get("global_rank", NOTHING)
-    told = sorted(each["attributes"].items(), key=lambda pair: (_WORTH.get(pair[0], 9), pair[0]))[:_ATTRIBUTES]
+def _event(event: RunEvent) -> Cells:
+    attributes = event.attributes
+    outcome = str(attributes.get("state", attributes.get("severity_text", event.name))).upper()
+    style = "red" if any(word in outcome for word in _FAILURES) else "default"
+    rank = event.rank if event.rank is not None else attributes.get("global_rank", NOTHING)
     words = Text(no_wrap=True, overflow="ellipsis")
-    for key, value in told:
+    ordered = sorted(attributes, key=lambda key: (_ATTRIBUTE_ORDER.get(key, 9), key))
+    for key in ordered[:_MOST_ATTRIBUTES]:
         words.append(f"{printable(key, 40)}=", style="dim")
-        words.append(f"{printable(value, 80)} ")
-    name = Text(printable(each["name"]), style=style, no_wrap=True, overflow="ellipsis")
-    return (clock(each["time"]), name, printable(rank, 5), words)
+        words.append(f"{printable(attributes[key], 80)} ")
+    name = Text(printable(event.name), style=style, no_wrap=True, overflow="ellipsis")
+    return (clock(event.time), name, printable(rank, 5), words)
 
 
-def _losses(picture: Picture) -> Section:
-    columns = (Column("LOST", 0, right=False), Column("DESTINATION", 16, right=False, rank=1), Column("POINTS", 12))
-    return Section(columns, [partial(_loss, *each) for each in picture.losses()])
+def _losses(snapshot: RunSnapshot) -> Section:
+    columns = (Column("LOST", 0, right=False), Column("DESTINATION", 16, right=False, drop=1), Column("POINTS", 12))
+    return Section(columns, [partial(_loss, loss) for loss in snapshot.losses])
 
 
-def _loss(reason: str, destination: str, points: int) -> Cells:
-    return (named("", reason), printable(destination or NOTHING, 16), Text(f"{points:,}", style="red"))
+def _loss(loss: Loss) -> Cells:
+    return (
+        _name("", loss.reason),
+        printable(loss.destination or NOTHING, 16),
+        Text(f"{loss.points:,}", style="red"),
+    )
 
 
-def _troubles(picture: Picture) -> Section:
+def _troubles(snapshot: RunSnapshot) -> Section:
     columns = (Column("ERROR", 0, right=False), Column("COUNT", 12), Column("", 12, right=False))
-    return Section(columns, [partial(_trouble, *each) for each in picture.troubles()])
+    return Section(columns, [partial(_trouble, *trouble) for trouble in count_troubles(snapshot.samples)])
 
 
 def _trouble(name: str, words: str, amount: float) -> Cells:
-    return (named(name, words), Text(shown_number(amount), style="red"), "")
+    return (_name(name, words), Text(shown_number(amount), style="red"), "")

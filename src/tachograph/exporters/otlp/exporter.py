@@ -21,7 +21,7 @@ from tachograph.exporters.spool import Spool
 from tachograph.identity.resource import file_safe
 from tachograph.identity.resource import store as default_store
 from tachograph.recording.gil_yield import GilYield
-from tachograph.recording.packed_points import PACKED_SCHEMA
+from tachograph.recording.journal import SCHEMA
 from tachograph.recording.registry import Registry
 
 NAME = "otlp"
@@ -180,7 +180,7 @@ class OtlpExporter:
         reads = self._given
         if not self._in_place and reads is None:
             reads = self._read_by("metrics")
-        return self._in_place or (None if reads is None else reads >= PACKED_SCHEMA)
+        return self._in_place or (None if reads is None else reads >= SCHEMA)
 
     def _is_whole(self) -> bool | None:
         """Tell whether the next collection is sent as a whole, else only its news; None where each one is.

@@ -27,7 +27,7 @@ from tachograph.exporters.otlp.values import (
     varint,
 )
 from tachograph.recording.interrupts import pass_on
-from tachograph.recording.journal import LOG, RECORD_FIELDS, RECORD_KEYS, SCOPE, LogEvent
+from tachograph.recording.journal import LOG, RECORD_FIELDS, RECORD_KEYS, SCHEMA, SCOPE, LogEvent
 from tachograph.recording.packed_points import CODES, PLAIN_COLUMNS, PlainPoints
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.values import UINT64_MAX, fits_int64
@@ -137,7 +137,7 @@ def _record_of_plain(event: LogEvent, points: PlainPoints) -> bytes:
         constants = b"".join(_encoded([_named(event.name)], points.constants()))
         head.encoded = size, constants
     number = varint(event.seq)
-    keys = _keys(event.schema, event.stream, len(number))
+    keys = _keys(event.stream, len(number))
     pack, before = _layout_of_plain(size, len(constants), len(keys))
     start = _TIME, event.time_unix_nano, _OBSERVED, event.observed_unix_nano, constants
     if size == 1:  # of very many curves
@@ -162,10 +162,10 @@ def _layout_of_plain(size: int, constants: int, keys: int) -> tuple[Callable[...
 
 
 @lru_cache(_MANY)
-def _keys(schema: int, stream: str, size: int) -> bytes:
+def _keys(stream: str, size: int) -> bytes:
     """Return the attributes by which a reader knows a record again, up to the number, of so many bytes."""
     of_schema, of_stream, of_seq = RECORD_KEYS
-    return b"".join([*_encoded([], {of_schema: schema, of_stream: stream}), _before_int(of_seq, size)])
+    return b"".join([*_encoded([], {of_schema: SCHEMA, of_stream: stream}), _before_int(of_seq, size)])
 
 
 def _encoded(parts: list[bytes], attributes: Mapping[str, AttributeValue]) -> list[bytes]:

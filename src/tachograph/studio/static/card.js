@@ -1,5 +1,6 @@
 /** A chart in its card: loaded when it comes into view, drawn when something has changed. */
 
+import { lookBack } from "./average.js";
 import { Curve, FULL } from "./curve.js";
 import { element, say, small } from "./element.js";
 import { count, number } from "./format.js";
@@ -23,6 +24,7 @@ const RETRY = 5000; // milliseconds until what failed is fetched again
 const TABLE = 2000; // milliseconds between two looks at the numbers of a chart that is live
 const WAITING = 64; // messages; what is missing after them is fetched again
 const NEAR = "300px"; // how far out of view a chart is loaded
+const MOST_BACK = 3; // widths of what is seen that are fetched before it, for an average
 const seen = new WeakMap();
 const observer = new IntersectionObserver(
   (entries) => entries.forEach(({ target, isIntersecting }) => seen.get(target)?.view(isIntersecting)),
@@ -36,7 +38,8 @@ export class Card {
     this.source = source;
     this.settings = view;
     this.base = null;
-    this.detail = null;
+    this.detail = null; // curves of the part that is seen
+    this.detailed = { zoom: "", from: 0 };
     this.axis = axisOf(source, view.x);
     this.id = `${source.section ?? ""}/${source.title}`;
     this.range = view.range(this.id);
@@ -100,7 +103,7 @@ export class Card {
     this.inView = inView;
     if (!inView) return;
     if (this.base === null || this.stale) this.load();
-    else if (this.zoom && this.detailed !== String(this.zoom)) this.seen();
+    else if (this.zoom && !this.#isDetailed()) this.seen();
     invalidate(this);
   }
 
@@ -153,7 +156,7 @@ export class Card {
     this.plot.change({ x: axis, y: this.source.axes.y });
   }
 
-  /** The reader wants another x axis, or another smoothing: what is there is fetched again. */
+  /** The reader wants another x axis: what is there is fetched again. */
   renew() {
     this.fetchedAt = 0;
     clearTimeout(this.later);
@@ -185,7 +188,7 @@ export class Card {
     if (this.loading && this.waiting.length < WAITING) this.waiting.push([curves, about]);
     if (this.base === null || this.loading || this.stale) return; // what is fetched next has them
     if (!this.settings.plain) {
-      this.load(); // along another x, and smoothed, they are the hub's
+      this.load(); // where they are along another x is for the hub to say
       return;
     }
     for (const entry of curves) this.#addOne(entry, about.get(entry.curve));
@@ -212,11 +215,16 @@ export class Card {
   }
 
   draw() {
-    const near = this.zoom && this.detailed === String(this.zoom) ? this.detail : null;
-    const found = (near ?? this.base ?? []).filter(({ rank }) => this.settings.wants(rank));
+    const near = this.zoom && this.detailed.zoom === String(this.zoom) ? this.detail : null;
+    const wanted = ({ rank }) => this.settings.wants(rank);
+    const found = (near ?? this.base ?? []).filter(wanted);
     this.apartButton.hidden = !many(this.source.lanes) || this.settings.ranks !== null;
     const joined = !this.apartButton.hidden && !this.apart;
     const curves = joined ? together(found) : found;
+    if (near && this.settings.weight) {
+      const base = this.base.filter(wanted);
+      goOn(curves, joined ? together(base) : base);
+    }
     say(this.state, curves.length && !this.words ? "" : this.words || (this.base ? "no points yet" : "loading …"));
     this.state.hidden = this.state.textContent === "";
     for (const curve of curves) curve.format = this.source.axes.y.find(({ key }) => key === curve.scale)?.format;
@@ -341,13 +349,27 @@ export class Card {
     invalidate(this, true);
     if (!this.inView) return; // what it needs is fetched when it comes into view
     const zoom = this.zoom;
-    if (zoom && this.detail && this.detailed === String(zoom)) return;
+    if (zoom && this.#isDetailed()) {
+      this.draw();
+      return;
+    }
     if (!zoom) {
       this.zooming?.abort();
       this.detail = null;
     } else if (this.inView) await this.#fetchDetail();
     this.draw();
     this.#renewTable();
+  }
+
+  #isDetailed() {
+    return this.detail !== null && this.detailed.zoom === String(this.zoom) && this.detailed.from <= this.#from();
+  }
+
+  /** Return where the detail begins: an average of what is seen looks back. */
+  #from() {
+    const [low, high] = this.zoom;
+    const distance = Math.max(0, ...this.base.map((curve) => curve.distance));
+    return low - Math.min(MOST_BACK * (high - low), lookBack(this.settings.weight) * distance);
   }
 
   #near(x, factor) {
@@ -377,16 +399,19 @@ export class Card {
   }
 
   async #fetchDetail() {
-    const zoom = this.zoom;
-    const [low, high] = zoom;
     this.zooming?.abort();
-    this.detail = null;
+    if (this.detailed.zoom !== String(this.zoom)) this.detail = null;
     if (this.base === null || this.base.every((curve) => curve.exact)) return;
     const zooming = new AbortController();
     this.zooming = zooming;
     try {
-      const found = await this.#fetched({ low, high, signal: zooming.signal }, this.axis);
-      if (this.zooming === zooming && this.zoom) [this.detail, this.detailed] = [found, String(zoom)];
+      const zoom = String(this.zoom);
+      const from = this.#from();
+      const found = await this.#fetched({ low: from, high: this.zoom[1], signal: zooming.signal }, this.axis);
+      if (this.zooming === zooming && this.zoom) {
+        this.detail = found;
+        this.detailed = { zoom, from };
+      }
       this.trouble = "";
     } catch (error) {
       if (error.name !== "AbortError") this.trouble = error.message; // what is there is drawn, coarse as it is
@@ -512,4 +537,11 @@ export class Card {
     this.node.remove();
     this.inView = false;
   }
+}
+
+/** Have averages of curves that are a part of others go on from those before that part. */
+function goOn(curves, whole) {
+  const key = ({ run, number, branch }) => JSON.stringify([run, number, branch]);
+  const earlier = new Map(whole.map((curve) => [key(curve), curve]));
+  for (const curve of curves) curve.earlier = earlier.get(key(curve)) ?? null;
 }

@@ -10,7 +10,7 @@ const MOST_PAIRS = 1000; // buckets a run
 const ALL_PAIRS = 12_000; // buckets a chart
 const LEAST_PAIRS = 60;
 const AT_ONCE = 4; // questions: a browser has six connections to a hub
-const MOST_KEPT = 2000; // runs, each along an axis, with a smoothing
+const MOST_KEPT = 2000; // runs, each along an axis
 const MOST_PARTS = 8; // answers of each
 
 /** An answer: the curves of a run between two places on the axis; null for no end. */
@@ -45,7 +45,7 @@ export class Comparison {
   /**
    * @param {Object} metric - of the answer: group, metric, kind, x, y, runs.
    * @param {Array} lanes - the runs: {key, label, colour()}.
-   * @param {View} view - how smooth, along which x.
+   * @param {View} view - along which x.
    */
   constructor(metric, lanes, view) {
     this.view = view;
@@ -77,7 +77,7 @@ export class Comparison {
   /** Return a line for each run, of all x or of a part. */
   async load({ low = null, high = null, signal = null }) {
     const along = this.view.x && this.view.x !== "own" ? { x: this.view.x } : {};
-    const query = { metric: this.metric.metric, group: this.metric.group, low, high, pairs: this.pairs, smooth: this.view.weight || null, ...along };
+    const query = { metric: this.metric.metric, group: this.metric.group, low, high, pairs: this.pairs, ...along };
     const waiting = [...this.lanes];
     const found = [];
     const work = async () => {
@@ -103,7 +103,7 @@ export class Comparison {
       }
       const telling = tellingKeys(own.map(({ attributes }) => attributes));
       part = new Part(low, high, own.map((curve) => new Curve(curve, {
-        run, metric: this.metric.metric, scale: "y", rank: curve.rank, lane: run, attributes: labels(curve.attributes, telling),
+        run, metric: this.metric.metric, scale: "y", rank: curve.rank, lane: run, timed: this.view.timed, attributes: labels(curve.attributes, telling),
       })));
       if (this.kept.size > MOST_KEPT) this.kept.clear();
       this.kept.set(key, { run, plain: this.view.plain, parts: [part, ...known.slice(0, MOST_PARTS - 1)] });

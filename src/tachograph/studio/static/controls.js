@@ -5,7 +5,7 @@ import { wordOf } from "./route.js";
 import { shared } from "./shared.js";
 import { X_CHOICES } from "./view.js";
 
-const AT_REST = 120; // milliseconds without a change of the smoothing after which it is asked for
+const AT_REST = 120; // milliseconds without a change of the smoothing until charts and the address have it
 const CHIPS = 8; // ranks with a button each; more are written
 
 export class Smoothing {

@@ -8,7 +8,7 @@ export const FULL = 4; // points for each bucket that was asked for: a curve wit
 export class Curve {
   /**
    * @param {Object} answer - of `/curves`: x, y, nonfinite, exact, seq, points.
-   * @param {Object} about - what tells it from others: run, metric, rank, lane, scale.
+   * @param {Object} about - what tells it from others: run, metric, rank, lane, scale; and whether its x is `timed`.
    */
   constructor(answer, about) {
     Object.assign(this, about);
@@ -21,7 +21,10 @@ export class Curve {
     this.x = answer.x;
     this.y = answer.y;
     this.nonfinite = answer.nonfinite ?? [];
-    this.line = answer.line ?? null; // where it is not through the points: their moving average, or their mean
+    this.line = answer.line ?? null; // mean values, where `y` has extremes
+    this.received = this.y.length; // rows of the answer; those that come live are a point each
+    this.share = shareOf(this);
+    this.earlier = null; // the same curve from afar, where this is a part of it
     this.knots = answer.knots ?? null; // pairs of time and x
     this.smooth = null;
   }
@@ -86,14 +89,36 @@ export class Curve {
     }
   }
 
-  /** Return the values of the line: the hub's, and of samples their moving average, as they are all here. */
+  /** Return the values of the line: through the points, or their means where they are thinned; or the average of these. */
   smoothed(weight) {
-    if (this.line) return this.line;
-    if (!weight) return this.y;
-    if (this.smooth?.weight !== weight || this.smooth.values.length !== this.y.length) {
-      this.smooth = { weight, values: averaged(this.x, this.y, weight) };
+    const values = this.line ?? this.y;
+    if (!weight) return this.exact ? this.y : values;
+    const { earlier } = this;
+    if (this.smooth?.weight !== weight || this.smooth.values.length !== values.length || this.smooth.earlier !== earlier) {
+      const parts = earlier ? [...earlier.rows(this.x[0]), ...this.rows()] : this.rows();
+      const averages = averaged(parts, weight, (earlier ?? this).spacing);
+      this.smooth = { weight, earlier, values: averages.slice(averages.length - values.length) };
     }
     return this.smooth.values;
+  }
+
+  /** Return what is before an x as parts of an average. */
+  rows(end = Infinity) {
+    const last = firstFrom(this.x, end);
+    const received = Math.min(this.received, last);
+    const part = (first, behind, share) => ({ x: this.x.slice(first, behind), y: (this.line ?? this.y).slice(first, behind), share });
+    return [part(0, received, this.share), part(received, last, 1)];
+  }
+
+  /** The usual distance of its points along the time; null along another axis. */
+  get spacing() {
+    return (this.timed && this.distance) || null;
+  }
+
+  /** The usual distance of its points along x. */
+  get distance() {
+    const begin = Math.min(this.x[0] ?? Infinity, this.nonfinite[0]?.[0] ?? Infinity);
+    return this.points > 1 ? (this.end - begin) / (this.points - 1) : 0;
   }
 
   /** Return the place of the point whose x is nearest; -1 where there is none. */
@@ -103,6 +128,12 @@ export class Curve {
     if (after === this.length) return after - 1;
     return x - this.x[after - 1] <= this.x[after] - x ? after - 1 : after;
   }
+}
+
+/** Return how many recorded points a row of an answer stands for. */
+function shareOf({ exact, points, y }) {
+  const beyond = 2; // rows on both sides of a window, which are not among its points
+  return exact && y.length <= points + beyond ? 1 : points / Math.max(1, y.length);
 }
 
 function insert(list, x, entry) {

@@ -103,7 +103,7 @@ export class MetricChart {
     const ranks = this.view.ranks;
     const rank = ranks?.size === 1 ? [...ranks][0] : null;
     const along = this.view.x === "own" ? {} : { x: this.view.x };
-    const query = { low, high, rank, pairs, ...along, smooth: this.view.weight || null, knots: this.view.marks.length ? 1 : null };
+    const query = { low, high, rank, pairs, ...along, knots: this.view.marks.length ? 1 : null };
     return (await Promise.all(this.chart.metrics.map((metric) => this.#curves(metric, query, signal)))).flat();
   }
 
@@ -117,7 +117,7 @@ export class MetricChart {
       throw error;
     }
     const own = answer.curves.filter(({ kind }) => kind === this.chart.kind); // a gauge may have a Metric's name
-    return own.map((curve) => new Curve(curve, this.#about(metric, curve)));
+    return own.map((curve) => new Curve(curve, this.#about(metric, curve, { timed: this.view.timed })));
   }
 }
 

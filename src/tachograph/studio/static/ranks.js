@@ -42,13 +42,13 @@ function joined(curves) {
     curve: first.number, branch: first.branch, start: first.start, seq: -1,
     x: of(found), y: of(values).map(median),
     nonfinite: curves.flatMap(({ nonfinite }) => nonfinite).sort((one, other) => one[0] - other[0]),
-    points: curves.reduce((sum, { points }) => sum + points, 0),
+    points: curves.reduce((sum, { points }) => sum + points, 0) / curves.length,
     exact: same && curves.every(({ exact }) => exact),
   };
-  const { run, metric, scale, attributes } = first;
+  const { run, metric, scale, attributes, timed } = first;
   const band = { min: of(least), max: of(greatest) };
   return new Curve(answer, {
-    run, metric, scale, attributes, rank: null, lane: "", band,
+    run, metric, scale, attributes, timed, rank: null, lane: "", band,
     extremes: { min: of(lowest), max: of(highest) }, ranks: new Set(curves.map(({ rank }) => rank)).size,
   });
 }

@@ -249,8 +249,8 @@ export class RunPage {
   }
 
   #follow(changed) {
-    if ("x" in changed || "weight" in changed) for (const card of this.#all()) card.renew();
-    if ("zooms" in changed || "ranges" in changed) for (const card of this.#all()) card.seen();
+    if ("x" in changed) for (const card of this.#all()) card.renew();
+    if (["zooms", "ranges", "weight"].some((name) => name in changed)) for (const card of this.#all()) card.seen();
     if (!["ranks", "x", "weight"].some((name) => name in changed)) return;
     if ("ranks" in changed) for (const card of this.#all()) card.load();
     for (const card of this.#all()) invalidate(card, true);

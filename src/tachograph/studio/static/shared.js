@@ -1,7 +1,5 @@
 /** The answers of a page that is a file: its data is inside, thinned as the file was made; see `tachograph runs share`. */
 
-import { averaged } from "./average.js";
-
 const node = document.getElementById("shared");
 
 /** Content of the file; null on a page of a hub. */
@@ -37,12 +35,18 @@ const ANSWERS = {
   "/calls": () => shared.calls,
 };
 
-function curves({ metric, group, rank = null, low = null, high = null, x = null, smooth = null }) {
+function curves({ metric, group, rank = null, low = null, high = null, x = null }) {
   const found = shared.curves[JSON.stringify([group, metric])];
   if (!found) return "the file has no points of it";
-  const all = found.curves.map((each, place) => smoothed(along(each, found, place, x ?? "own"), Number(smooth), x ?? "own"));
+  const all = found.curves.map((each, place) => along(each, found, place, x ?? "own"));
   const wanted = all.filter((each) => rank === null || String(each.rank) === String(rank));
-  return { curves: wanted.map((each) => ({ ...part(each, "x", low, high), nonfinite: each.nonfinite.filter(([at]) => (low === null || at >= low) && (high === null || at <= high)) })) };
+  return { curves: wanted.map((each) => ({ ...part(each, "x", low, high), points: pointsOf(each, low, high), nonfinite: each.nonfinite.filter(([at]) => (low === null || at >= low) && (high === null || at <= high)) })) };
+}
+
+/** Return about how many recorded points of a curve are between two x: as large a share of them as of its rows. */
+function pointsOf({ x, points }, low, high) {
+  const inside = x.filter((at) => (low === null || at >= low) && (high === null || at <= high));
+  return Math.round((points * inside.length) / Math.max(1, x.length));
 }
 
 /** Return a curve along an x axis: the file has that since the start, of which the time of day is made. */
@@ -51,17 +55,6 @@ function along(own, { along: axes }, place, x) {
   const found = { ...own, ...axes.relative[place] };
   const at = (since) => since + shared.origin;
   return { ...found, x: found.x.map(at), nonfinite: found.nonfinite.map(([since, kind]) => [at(since), kind]) };
-}
-
-/** Return a curve with its moving average: of one that is thinned, that of its means. */
-function smoothed(curve, weight, axis) {
-  if (!(weight > 0)) return curve;
-  const { x, y, line, nonfinite, points, exact } = curve;
-  const share = exact && y.length + nonfinite.length === points ? 1 : points / Math.max(1, y.length);
-  const ends = [...x.slice(0, 1), ...x.slice(-1), ...nonfinite.map(([at]) => at)];
-  const long = Math.max(...ends) - Math.min(...ends);
-  const spacing = (axis === "relative" || axis === "wall") && points > 1 && long > 0 ? long / (points - 1) : null;
-  return { ...curve, line: averaged(x, exact ? y : line ?? y, weight, { share, spacing }) };
 }
 
 /** Return the part of columns between two places on their axis, with one row beyond each end; copies, as they are added to. */

@@ -75,9 +75,14 @@ export class View {
     state.set({ [HIDDEN + chart]: wordOf(keys) });
   }
 
-  /** Tell whether points can be shown as they come: along their own x, as they are. */
+  /** Tell whether points can be shown as they come: along their own x. */
   get plain() {
-    return this.x === "own" && !this.weight;
+    return this.x === "own";
+  }
+
+  /** Tell whether x is a time. */
+  get timed() {
+    return this.x === "relative" || this.x === "wall";
   }
 
   wants(rank) {

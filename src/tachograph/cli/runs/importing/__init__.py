@@ -1,1 +1,0 @@
-"""``tachograph runs import``: store runs that other programs have recorded."""
