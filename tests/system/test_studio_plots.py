@@ -177,7 +177,7 @@ def test_charts_over_steps_are_one_whoever_recorded_them(page: Tab) -> None:
     """
     found = page.open("/#/run/steps").loaded("loss", "accuracy", "speed")
     titles = ("loss", "accuracy", "speed")
-    assert {found[title]["along"] for title in titles} == {"own step"}
+    assert {found[title]["along"] for title in titles} == {"step"}
     assert [found[title]["ticks"] for title in titles] == [["0", "1", "2", "3"]] * len(titles)
     page.card("speed").locator(".u-over").hover(position={"x": 80, "y": 40})
     page.until(page.card("loss").locator(".hover-line").is_visible, "a crosshair in the other chart")
@@ -203,7 +203,7 @@ def test_y_is_zoomed_by_a_drag_upwards(page: Tab) -> None:
     expected = [low + (high - low) / 4, high - (high - low) / 4]
     page.until(lambda: ends(page, "other", axis["key"]) == pytest.approx(expected, rel=0.05), "a part of y")
     assert page.drawn()["other"]["zoom"] is None
-    page.card("other").get_by_role("button", name="reset zoom").click()
+    page.card("other").get_by_role("button", name="Reset").click()
     page.until(lambda: ends(page, "other", axis["key"]) == [low, high], "all of it")
 
 

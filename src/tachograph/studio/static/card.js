@@ -8,7 +8,7 @@ import { across } from "./extent.js";
 import { forget, invalidate } from "./frame.js";
 import { Heat, ORDERS, VALUES, mapOf, spreadOf } from "./heat.js";
 import { Hover } from "./hover.js";
-import { Legend } from "./legend.js";
+import { Legend, latestOf } from "./legend.js";
 import { choice, endsRow, Menu } from "./menu.js";
 import { csvOf, pngOf, save, svgOf } from "./picture.js";
 import { Plot } from "./plot.js";
@@ -44,7 +44,7 @@ export class Card {
     this.id = `${source.section ?? ""}/${source.title}`;
     this.range = view.range(this.id);
     this.apart = false; // whether each of many ranks is drawn by itself
-    this.hidden = new Set();
+    this.hidden = view.hidden(this.id);
     this.inView = false;
     this.loading = null;
     this.waiting = []; // what came live while it was loading
@@ -80,18 +80,20 @@ export class Card {
     this.tableButton = small("table", "The numbers behind it (t)", () => this.toggleTable());
     this.tableButton.setAttribute("aria-expanded", "false");
     this.menu = new Menu(this.source.title, () => this.#rows());
-    this.resetButton = small("reset zoom", "All of it (r, or double-click)", () => this.reset());
+    this.resetButton = small("Reset", "Show all of it (r, or double-click)", () => this.reset());
     this.resetButton.hidden = true;
     this.state = element("p", { class: "state", role: "status", text: "loading …" });
-    this.host = element("div", { class: "plot" }, this.state);
+    this.host = element("div", { class: "plot" }, this.state, this.resetButton);
     this.note = element("span", { class: "note" });
     this.numbers = new Numbers();
     this.table = this.numbers.node;
     this.title = element("h3", { text: this.source.title, title: this.source.title });
+    this.latest = element("span", { class: "latest number" });
+    this.tools = element("span", { class: "card-tools" }, this.heatButton, this.apartButton, this.logButton, this.tableButton, this.menu.node);
     this.node = element(
       "section",
       { class: "card", tabindex: "0", "aria-label": `Chart ${this.source.title}`, on: { keydown: (event) => this.#key(event) } },
-      element("header", {}, this.source.section ? element("span", { class: "of quiet", text: `${this.source.section} /` }) : null, this.title, this.note, this.resetButton, this.heatButton, this.apartButton, this.logButton, this.tableButton, this.menu.node),
+      element("header", {}, this.source.section ? element("span", { class: "of quiet", text: `${this.source.section} /` }) : null, this.title, this.latest, this.note, this.tools),
       this.host, this.heat.node, this.legend.node, this.table,
     );
   }
@@ -229,7 +231,10 @@ export class Card {
     const mapped = this.#heat(found);
     const lanes = joined ? [] : this.source.lanes;
     this.entries = dress(curves, this.source.names, lanes, this.hidden, this.source.byLane && !joined);
-    this.legend.show(this.entries, this.hidden);
+    const [first, ...more] = this.entries;
+    this.legend.show(more.length ? this.entries : [], this.hidden);
+    this.legend.node.hidden = !more.length;
+    say(this.latest, more.length || !first?.curve ? "" : latestOf(first.curve));
     if (!mapped && (this.plot.u || curves.some((curve) => curve.length || curve.nonfinite.length))) {
       const { log, robust, ends } = this.range;
       Object.assign(this.plot, { weight: this.settings.weight, zoomed: this.zoom, log, robust, ends, marks: this.#marks(found) });
@@ -265,7 +270,7 @@ export class Card {
     const wanted = heat in this.orders;
     this.heatButton.setAttribute("aria-pressed", String(wanted));
     this.host.hidden = wanted;
-    this.legend.node.hidden = wanted && (heat === VALUES || this.source.names.length < 2); // which metric is seen is chosen there
+    if (wanted && (heat === VALUES || this.source.names.length < 2)) this.legend.node.hidden = true; // else the metric is chosen there
     this.heat.node.hidden = !wanted;
     if (!wanted) return false;
     if (heat === VALUES) this.#spread();
@@ -340,6 +345,7 @@ export class Card {
   /** Another part of x or of y is to be seen: detail is fetched, where there is more. */
   async seen() {
     this.range = this.settings.range(this.id);
+    this.hidden = this.settings.hidden(this.id);
     invalidate(this, true);
     if (!this.inView) return; // what it needs is fetched when it comes into view
     const zoom = this.zoom;
@@ -489,6 +495,7 @@ export class Card {
 
   #toggle(key) {
     if (!this.hidden.delete(key)) this.hidden.add(key);
+    this.settings.keepHidden(this.id, this.hidden);
     invalidate(this, true);
   }
 

@@ -40,7 +40,7 @@ export class Controls {
     this.moved();
     this.node = element("div", { class: "controls", role: "group", "aria-label": "How charts are drawn" },
       this.ranks,
-      element("label", {}, element("span", { text: "X" }), this.along),
+      element("label", {}, element("span", { text: "X axis" }), this.along),
       this.smoothing.node,
       shared ? null : element("a", { class: "plain", href: `#/?${new URLSearchParams({ chosen: wordOf([run]) })}`, text: "Compare …", title: "Choose runs to compare it with" }));
   }

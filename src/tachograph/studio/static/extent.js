@@ -11,6 +11,7 @@ const MOST_TOPS = 0.9; // a part of the values of p99 that an axis has in any ca
 const SQUEEZED = 1; // times the height of these: so much may be beside them for extremes
 const ENOUGH = 10; // values of which some may be outliers
 const SHARE = 0.05; // of them, at each end, that a robust range need not have
+const QUARTER = 0.25; // where the values at a quarter and at three quarters are equal, most values are
 const BRIEF = 5; // seconds: ticks of a shorter time would all say the same second
 
 /** Return an axis's ends so far apart, and so near, that there are numbers between them. */
@@ -82,7 +83,9 @@ export function sturdy(curves, from, to, log) {
   }
   if (found.length < ENOUGH) return null;
   found.sort((one, other) => one - other);
-  const [low, high] = [SHARE, 1 - SHARE].map((part) => found[Math.round(part * (found.length - 1))]);
+  const at = (part) => found[Math.round(part * (found.length - 1))];
+  const constant = at(QUARTER) === at(1 - QUARTER);
+  const [low, high] = constant ? [at(QUARTER), at(QUARTER)] : [at(SHARE), at(1 - SHARE)];
   const ends = [low - (high - low) / 2, high + (high - low) / 2];
   return log ? ends.map(Math.exp) : ends;
 }

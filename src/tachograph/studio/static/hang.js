@@ -43,7 +43,9 @@ export class Hang {
     const stood = shown.grade === "died" ? LEVEL.died : "This run stood still";
     const lasted = shown.ended ? `, for ${Math.round((shown.ended - shown.began) / 1e9)} s` : "";
     this.heading.textContent = open ? LEVEL[open.grade] : `${stood} at ${when(shown.began)}${shown.grade === "died" ? "" : lasted}`;
-    this.words.textContent = `${shown.text}${past.length > 1 ? ` (${past.length} times so far)` : ""}`;
+    const times = past.filter(({ grade }) => grade === shown.grade).length;
+    this.words.textContent = `${shown.text}${times > 1 && shown.grade !== "died" ? ` This happened ${times} times.` : ""}`;
+    this.table.hidden = !open;
     fill(this.table, open ? table(live.ranks, new Set(open.ranks)) : null);
   }
 }

@@ -5,7 +5,7 @@ import { cut, duration, number, when } from "./format.js";
 import { projection } from "./strokes.js";
 
 const MOST = 12; // rows
-const ASIDE = 50; // pixels that the box may reach beyond the plot
+const GAP = 16; // pixels between the pointer and the box
 const SAME = 3; // pixels within which two points are as near
 const NEAR = 5; // pixels from an event
 const MOST_MARKS = 4;
@@ -49,8 +49,7 @@ export class Hover {
       return;
     }
     if (this.box.parentNode !== u.over) u.over.append(this.layer, this.box);
-    const rows = [...found].sort((one, other) => one.away - other.away).slice(0, MOST);
-    rows.sort((one, other) => one.order - other.order);
+    const rows = [...found].sort((one, other) => one.away - other.away || one.order - other.order).slice(0, MOST);
     const first = [...rows].sort((one, other) => Math.abs(one.left - left) - Math.abs(other.left - left))[0];
     const same = first && rows.every((row) => Math.abs(row.left - first.left) <= SAME);
     fill(
@@ -78,7 +77,7 @@ export class Hover {
       "tr",
       {},
       element("td", {}, element("span", { class: "swatch", style: { background: curve.colour } })),
-      element("th", { scope: "row", text: cut(curve.label) }),
+      element("th", { scope: "row", title: curve.label }, ...named(curve)),
       element("td", { class: "number", text: said(value) }),
       curve.band ? element("td", { class: "quiet number", text: beside(curve, at, said) }) : null,
       weight ? element("td", { class: "quiet", text: "smoothed" }) : null,
@@ -86,13 +85,23 @@ export class Hover {
     );
   }
 
+  /** Put the box to the right of the pointer, or to its left where there is no room, and never beyond the window. */
   #place(u, left, top) {
     const { offsetWidth: width, offsetHeight: height } = this.box;
-    const { clientWidth: all, clientHeight: tall } = u.over;
-    const beside = left + 14 + width > all + ASIDE ? left - 14 - width : left + 14;
-    this.box.style.left = `${Math.max(-40, beside)}px`;
-    this.box.style.top = `${Math.max(-8, Math.min(tall - height + 8, (top ?? 0) - height / 2))}px`;
+    const plot = u.over.getBoundingClientRect();
+    const pointer = plot.left + left;
+    const fits = pointer + GAP + width <= innerWidth;
+    const beside = fits ? pointer + GAP : Math.max(0, pointer - GAP - width);
+    const level = plot.top + (top ?? 0) - height / 2;
+    this.box.style.left = `${beside}px`;
+    this.box.style.top = `${Math.max(0, Math.min(innerHeight - height, level))}px`;
   }
+}
+
+/** Return the name of a curve in parts: a long metric is cut, and its rank never. */
+function named({ label, said }) {
+  if (!said?.name || !said.lane) return [cut(label)];
+  return [element("span", { class: "cut", text: said.name }), element("span", { text: ` ${said.lane}` })];
 }
 
 /** Return the 99th percentile and the largest value of a point; of ranks the least and the greatest, and whose they are. */

@@ -5,6 +5,9 @@ import { cut, figures } from "./format.js";
 
 const MOST = 16;
 
+/** Return the latest value of a curve as text; empty where it has none. */
+export const latestOf = (curve) => (curve.latest === null ? "" : (curve.format?.(curve.latest) ?? figures(curve.latest)));
+
 export class Legend {
   constructor(toggle) {
     this.toggle = toggle;
@@ -26,7 +29,7 @@ export class Legend {
     }
     for (const { key, curve } of wanted) {
       const value = this.values.get(key);
-      if (value && curve) say(value, curve.latest === null ? "" : (curve.format?.(curve.latest) ?? figures(curve.latest)));
+      if (value && curve) say(value, latestOf(curve));
     }
   }
 

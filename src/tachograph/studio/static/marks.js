@@ -12,8 +12,8 @@ const PATIENCE = 5000; // milliseconds until a chart is drawn that has come into
  * @returns {Promise<boolean>} whether there is such a chart.
  */
 export async function showPlace(cards, place, words) {
-  const card = cards.find(({ source: { chart } }) => chart.metrics && chart.group === place.group
-    && (chart.kind ?? "") === place.kind && chart.metrics.some(({ metric }) => metric === place.metric));
+  const card = cards.find(({ source: { chart } }) => (chart.kind ?? "") === place.kind
+    && chart.metrics?.some(({ metric, group = chart.group }) => metric === place.metric && group === place.group));
   if (!card) return false;
   bring(card.node, "center");
   card.node.focus({ preventScroll: true });
@@ -27,7 +27,7 @@ export async function showPlace(cards, place, words) {
 function draw(card, place, words) {
   for (const { plot } of card.settings.cards) plot.pin = null;
   for (const old of document.querySelectorAll(".fault-mark")) old.remove();
-  const at = () => (card.axis.time ? place.time / 1e9 : card.axis.elapsed ? (place.time - card.settings.began) / 1e9 : card.axis.key === "step" ? NaN : place.x);
+  const at = () => (card.axis.time ? place.time / 1e9 : card.axis.elapsed ? (place.time - card.settings.began) / 1e9 : card.settings.x === "step" ? NaN : place.x);
   const { min, max } = card.plot.u.scales.x;
   if (card.zoom && (at() < min || at() > max)) card.reset();
   card.plot.pin = { at, line: element("div", { class: "fault-mark", role: "img", "aria-label": words, title: words }) };

@@ -34,7 +34,7 @@ export class MetricChart {
     this.view = view;
     const [first, ...more] = chart.metrics;
     const own = more.length ? chart.scales.find(({ scale }) => scale === first.scale)?.name || first.metric : first.metric;
-    this.title = chart.shared ? chart.group : [own, chart.kind].filter(Boolean).join(" – ");
+    this.title = chart.title ?? (chart.shared ? chart.group : [own, chart.kind].filter(Boolean).join(" – "));
     this.update(chart);
     this.axes = {
       x: { units: chart.x?.units ?? "", lower: chart.x?.lower, upper: chart.x?.upper, time: false },
@@ -55,7 +55,7 @@ export class MetricChart {
     this.telling = tellingKeys(attributes);
     this.names = [...new Set(chart.metrics.flatMap(({ scale }) => this.#names(scale)))];
     this.lanes = lanesOf(chart.metrics);
-    this.hint = `tachograph runs export ${quoted(this.run)} ${chart.metrics.map(({ metric }) => `--metric ${quoted(metric)}`).join(" ")}`;
+    this.hint = `tachograph runs export ${quoted(this.run)} ${chart.metrics.map(({ metric, group = chart.group }) => `--metric ${quoted(group && chart.title ? `${group}/${metric}` : metric)}`).join(" ")}`;
     const kept = chart.metrics.reduce((sum, { curves }) => sum + curves.length, 0);
     const left = chart.metrics.reduce((sum, each) => sum + each.left_out, 0);
     const common = new Set(Object.keys(attributes[0] ?? {}).filter((key) => !this.telling.has(key)));
@@ -64,8 +64,10 @@ export class MetricChart {
 
   /** Return the names of the curves on an axis: metrics, each with the attributes that it has. */
   #names(scale) {
-    return this.chart.metrics.filter((each) => each.scale === scale)
-      .flatMap(({ metric, curves }) => (curves.length ? [...new Set(curves.map(({ attributes }) => nameOf({ metric, attributes: labels(attributes, this.telling) })))] : [metric]));
+    return this.chart.metrics.filter((each) => each.scale === scale).flatMap(({ metric, label = metric, curves }) => {
+      const named = curves.map(({ attributes }) => nameOf({ metric: label, attributes: labels(attributes, this.telling) }));
+      return named.length ? [...new Set(named)] : [label];
+    });
   }
 
   #axis({ scale, name, units }, { metrics }) {
@@ -78,14 +80,14 @@ export class MetricChart {
   /** Return what is known of each of its curves, by number; for points that come live. */
   about() {
     const found = new Map();
-    for (const { metric, scale, curves } of this.chart.metrics) {
-      for (const curve of curves) if (curve.curve) found.set(curve.curve, this.#about(metric, scale, curve, { start: curve.start }));
+    for (const metric of this.chart.metrics) {
+      for (const curve of metric.curves) if (curve.curve) found.set(curve.curve, this.#about(metric, curve, { start: curve.start }));
     }
     return found;
   }
 
-  #about(metric, scale, curve, more = {}) {
-    return { run: this.run, metric, scale: `y${scale}`, rank: curve.rank, lane: laneOf(curve), attributes: labels(curve.attributes, this.telling), ...more };
+  #about({ metric, label = metric, scale }, curve, more = {}) {
+    return { run: this.run, metric: label, scale: `y${scale}`, rank: curve.rank, lane: laneOf(curve), attributes: labels(curve.attributes, this.telling), ...more };
   }
 
   /** How many buckets each curve has, which shows the least and the greatest of each: fewer where there are many. */
@@ -102,24 +104,20 @@ export class MetricChart {
     const rank = ranks?.size === 1 ? [...ranks][0] : null;
     const along = this.view.x === "own" ? {} : { x: this.view.x };
     const query = { low, high, rank, pairs, ...along, knots: this.view.marks.length ? 1 : null };
-    return (await Promise.all(this.chart.metrics.map(({ metric, scale }) => this.#curves(metric, scale, query, signal)))).flat();
+    return (await Promise.all(this.chart.metrics.map((metric) => this.#curves(metric, query, signal)))).flat();
   }
 
-  async #curves(metric, scale, query, signal) {
+  async #curves(metric, query, signal) {
     let answer;
     try {
-      answer = await ask(`${pathOf(this.run)}/curves`, { metric, group: this.chart.group, ...query }, signal);
+      answer = await ask(`${pathOf(this.run)}/curves`, { metric: metric.metric, group: metric.group ?? this.chart.group, ...query }, signal);
     } catch (error) {
       // defined and without points so far, or a rank that has none of it
-      if (error.status === 404 && (query.rank !== null || this.#empty(metric))) return [];
+      if (error.status === 404 && (query.rank !== null || !metric.curves.some(({ points }) => points > 0))) return [];
       throw error;
     }
     const own = answer.curves.filter(({ kind }) => kind === this.chart.kind); // a gauge may have a Metric's name
-    return own.map((curve) => new Curve(curve, this.#about(metric, scale, curve, { timed: this.view.timed })));
-  }
-
-  #empty(metric) {
-    return !this.chart.metrics.find((each) => each.metric === metric)?.curves.some(({ points }) => points > 0);
+    return own.map((curve) => new Curve(curve, this.#about(metric, curve, { timed: this.view.timed })));
   }
 }
 

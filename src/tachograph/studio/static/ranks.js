@@ -69,7 +69,9 @@ function places(curves) {
   }
   const [low, high] = extent(curves);
   const count = Math.max(1, Math.min(MOST, Math.floor(longest / 2)));
-  const found = Array.from({ length: count }, (_, place) => low + ((place + 0.5) * (high - low)) / count);
+  const whole = curves.every(({ x }) => x.every(Number.isInteger)); // as steps are: so are the middles of their stretches
+  const middle = (place) => low + ((place + 0.5) * (high - low)) / count;
+  const found = Array.from({ length: count }, (_, place) => (whole ? Math.floor(middle(place)) : middle(place)));
   return { found, at: (x) => Math.min(count - 1, Math.floor(((x - low) / (high - low)) * count)), same: false };
 }
 

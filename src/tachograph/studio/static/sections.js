@@ -9,8 +9,10 @@ import { groupsOf } from "./groups.js";
 import { matcher, nearest } from "./near.js";
 import { state } from "./route.js";
 import { SeriesChart } from "./samples.js";
+import { Values, valuesOf } from "./values.js";
 
 const FEW = 8; // charts of a group; more are drawn smaller
+const MOST_ABREAST = 6; // charts of a group that share a row with another group's
 const OPEN = 4; // functions; the charts of more are folded up
 
 export class Sections {
@@ -20,6 +22,7 @@ export class Sections {
     this.sections = new Map();
     this.order = []; // of their keys
     this.groups = element("div", { class: "groups" });
+    this.values = new Values();
     this.folded = element("div");
     this.byCurve = new Map(); // cards
     this.bySeries = new Map();
@@ -77,7 +80,9 @@ export class Sections {
     this.arrangement.of(answer.run.program);
     const { holds, problem } = matcher(this.find.value);
     const searching = this.find.value.trim() !== "" && !problem;
-    const wanted = this.arrangement.ordered(groupsOf(answer)).sort((one, other) => one.folded - other.folded);
+    const { values, charts: drawn } = valuesOf(answer);
+    this.values.show(searching ? values.filter(({ name }) => holds(name)) : values);
+    const wanted = this.arrangement.ordered(groupsOf(answer, drawn)).sort((one, other) => one.folded - other.folded);
     let found = 0;
     this.order = wanted.map(({ key }) => key);
     const groups = wanted.filter(({ folded }) => !folded);
@@ -98,6 +103,8 @@ export class Sections {
       section.node.hidden = shown === 0;
       const single = charts.length < 2;
       section.node.classList.toggle("single", single);
+      section.node.classList.toggle("mixed", Boolean(each.mixed));
+      section.node.style.setProperty("--charts", Math.min(MOST_ABREAST, shown));
       section.grid.classList.toggle("small", !folded && charts.length > FEW);
       if (folded) section.node.open = open;
       else {
@@ -108,12 +115,14 @@ export class Sections {
       }
       if (open) this.#fill(section);
     }
-    inOrder(this.groups, groups.map(({ key }) => this.sections.get(key).node));
+    const [key, others] = [groups.filter(({ mixed }) => mixed), groups.filter(({ mixed }) => !mixed)];
+    const nodes = (some) => some.map((each) => this.sections.get(each.key).node);
+    inOrder(this.groups, [...nodes(key), this.values.node, ...nodes(others)]);
     inOrder(this.folded, wanted.filter(({ folded }) => folded).map(({ key }) => this.sections.get(key).node));
     const charts = wanted.flatMap((each) => each.charts);
     this.bar.hidden = charts.length < 2;
     this.#said(found, charts, problem);
-    return groups.length;
+    return groups.length + values.length;
   }
 
   #foldedUp(title, about) {

@@ -3,10 +3,10 @@
 import { colours } from "./theme.js";
 
 const MAIN = 1.7;
-const OLD = 1.1;
+const THIN = 1.1;
 // Lines of one colour are told apart by dashes, never by opacity: each is to have a contrast of 3:1 to what is around it.
 const DASHES = [[], [9, 3], [4, 3], [9, 3, 2, 3]]; // of ranks
-const BRANCH = [2, 2]; // of what a resumed run has left behind
+const BRANCH = [6, 4]; // of what a resumed run has left behind
 const BESIDE = [1, 3]; // of what is beside the lines that have the ranks' colours
 
 /**
@@ -35,9 +35,10 @@ export function dress(curves, names, lanes, hidden, byLane = false) {
     const ranked = byName && many.size > 1 ? DASHES[lane % DASHES.length] : [];
     const own = aside ? BESIDE : ranked;
     curve.dash = latest ? own : BRANCH;
-    curve.width = latest && !aside ? MAIN : OLD;
+    curve.width = aside ? THIN : MAIN;
     curve.key = together(curve);
-    curve.label = label(curve, who, used.size, Math.max(many.size, lanes.length));
+    curve.said = parts(curve, who, used.size, Math.max(many.size, lanes.length));
+    curve.label = [curve.said.name, curve.said.lane].filter(Boolean).join(" ");
     curve.visible = !hidden.has(curve.key);
     const entry = entries.get(curve.key) ?? { key: curve.key, order: [name, lane] };
     if (latest) Object.assign(entry, { label: curve.label, colour: curve.colour, dash: own, curve });
@@ -53,13 +54,11 @@ export const nameOf = ({ metric, attributes }) => (attributes ? `${metric} ${att
 
 const together = (curve) => `${nameOf(curve)}\n${curve.lane}`;
 
-function label(curve, lane, metrics, lanes) {
-  const said = [];
-  if (metrics > 1) said.push(nameOf(curve));
-  else if (curve.attributes) said.push(curve.attributes);
-  else if (lanes < 2 || !lane) said.push(curve.metric);
-  if (lanes > 1 && lane) said.push(lane);
-  return said.join(" ");
+/** Return the label of a curve in its two parts, each empty where the chart does not need it. */
+function parts(curve, lane, metrics, lanes) {
+  const ranked = lanes > 1 && Boolean(lane);
+  const name = metrics > 1 ? nameOf(curve) : curve.attributes || (ranked ? "" : curve.metric);
+  return { name, lane: ranked ? lane : "" };
 }
 
 function newestOf(curves) {
@@ -86,7 +85,7 @@ export function resumed(curves) {
     branches.set(together(curve), (branches.get(together(curve)) ?? 0) + 1);
   }
   const most = Math.max(1, ...branches.values());
-  return most < 2 ? "" : `resumed: ${most} branches, the newest bold`;
+  return most < 2 ? "" : `resumed: ${most} branches, older ones dashed`;
 }
 
 /** Return the colour of an axis that belongs to one name of several; undefined for others. */

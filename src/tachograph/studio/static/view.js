@@ -1,10 +1,11 @@
 /** How the reader wants to see a run's charts: which ranks, along which x, how smooth, how near. */
 
-import { state } from "./route.js";
+import { listOf, state, wordOf } from "./route.js";
 
-export const X_CHOICES = { own: "its own x", step: "step", relative: "since the start", wall: "time of day" };
+export const X_CHOICES = { own: "as recorded", step: "step", relative: "relative time", wall: "wall time" };
 const ZOOM = "zoom."; // names in the address: of an x axis
 const RANGE = "y."; // of a chart
+const HIDDEN = "hide."; // curves of a chart
 const HEAT = "heat:";
 
 export class View {
@@ -30,7 +31,7 @@ export class View {
     const changed = { zooms: this.zooms, ranges: true };
     if (before[0] !== this.x) changed.x = this.x;
     if (before[1] !== this.weight) changed.weight = this.weight;
-    if ([...names].some((name) => name in { x: 1, smooth: 1 } || name.startsWith(ZOOM) || name.startsWith(RANGE))) this.#tell(changed);
+    if ([...names].some((name) => name in { x: 1, smooth: 1 } || [ZOOM, RANGE, HIDDEN].some((beginning) => name.startsWith(beginning)))) this.#tell(changed);
   }
 
   #tell(changed) {
@@ -63,6 +64,15 @@ export class View {
   keepRange(chart, { log, robust, heat, ends: pairs }, step = false) {
     const words = [log ? "log" : "", robust ? "robust" : "", heat ? HEAT + heat : "", ...Object.entries(pairs).map(([key, pair]) => `${key}=${pair.join(",")}`)];
     state.set({ [RANGE + chart]: words.filter(Boolean).join(";") }, step);
+  }
+
+  /** Return the keys of a chart's curves that are switched off. */
+  hidden(chart) {
+    return new Set(listOf(state.get(HIDDEN + chart)));
+  }
+
+  keepHidden(chart, keys) {
+    state.set({ [HIDDEN + chart]: wordOf(keys) });
   }
 
   /** Tell whether points can be shown as they come: along their own x. */

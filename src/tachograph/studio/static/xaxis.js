@@ -10,7 +10,7 @@ export function axisOf({ axes: { x } }, choice) {
   if (choice === "relative") return { key: "relative", units: "since the start", elapsed: true };
   if (x.time || choice === "wall") return { key: "wall", units: "", time: true };
   if (choice === "step") return { key: "step", units: "step" };
-  return { ...x, key: `own ${x.units || ""}`.trim() };
+  return { ...x, key: x.units === "step" ? "step" : `own ${x.units || ""}`.trim() };
 }
 
 /**
