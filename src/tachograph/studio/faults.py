@@ -340,6 +340,8 @@ def _restarts(look: Look, job: Sequence[Member], places: _Places) -> list[Fault]
     found = []
     for turn in range(1, max((len(one.starts) for one in job), default=1)):
         again = [one for one in job if len(one.starts) > turn]
+        if all(one.starts[turn - 1].ended == "exit" and not one.starts[turn].restart for one in again):
+            continue  # somebody resumed a run that had ended well, no launcher did
         time = min(one.starts[turn].first for one in again)
         since = max(one.starts[turn - 1].last for one in again)  # points are recorded before the first export
         why = [said for one in again if (said := _before(one, one.starts[turn - 1], raised))]
