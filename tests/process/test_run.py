@@ -54,7 +54,7 @@ def test_two_lines_before_and_one_after(tmp_path: Path) -> None:
     assert re.fullmatch(drawn, page)
     assert stored.startswith(f"tachograph: run r 1, stored in {tmp_path / 'kept'}")
     assert job == "job"
-    assert recorded.startswith("tachograph: finished: recorded 0 points and 0 events, none lost; ")
+    assert recorded.startswith("tachograph: finished: recorded 0 points, none lost; ")
     assert recorded.endswith(f"; see it again with 'tachograph studio --store {tmp_path / 'kept'}'")
     assert done.stdout == ""
 

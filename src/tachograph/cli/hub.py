@@ -95,7 +95,15 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
             server = HubServer(hub, listener, token=token, forwarding=forwarding)
             observes = find_spec("psutil") is not None if asked is None else asked.boolean()
             node = Node(own, hub.folder) if observes else None
-            lifetime = Lifetime(hub, server, forwarding, node=node, parent=options.parent, linger=options.linger)
+            lifetime = Lifetime(
+                hub,
+                server,
+                forwarding,
+                node=node,
+                parent=options.parent,
+                linger=options.linger,
+                on_linger=announcement.lingers,
+            )
 
             def announce() -> None:
                 heard = announcement.started(url, hub.summary(), owns=own is not None)

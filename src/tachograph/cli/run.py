@@ -29,6 +29,7 @@ from tachograph.instrumentation.child_environment import child_environment
 from tachograph.pipeline.hub_process import HubProcess
 
 INTERVAL = 1.0
+_EXPORTERS = tuple(f"OTEL_{signal.upper()}_EXPORTER" for signal in SIGNALS)
 _SYSTEM_METRICS = "TACHOGRAPH_SYSTEM_METRICS"
 _OF_THE_HUB = ("port", "store", "linger", "forward", "tag", "notes")
 _INTERRUPTED = 130
@@ -99,12 +100,13 @@ def build_parser() -> argparse.ArgumentParser:
     add("--notes", metavar="TEXT", help="Add notes to the run")
     add_store(parser, "The folder to store the run in")
     add("--port", type=port, metavar="N", help="The port of the hub, or the next free one (default: 4318)")
-    linger = "How long the hub keeps serving after the job (default: 0s, or 30s if Prometheus scrapes it)"
+    linger = "How long the hub keeps serving /metrics after the job (default: 0s, or 30s if Prometheus scrapes it)"
     add("--linger", type=duration, metavar="DURATION", help=linger)
     add("--forward", metavar="URL", help="Let the hub also send everything on to this OTLP endpoint")
     endpoint = "Also send OTLP from each process to this endpoint (default: OTEL_EXPORTER_OTLP_ENDPOINT)"
     add("--endpoint", metavar="URL", help=endpoint)
-    add("--no-hub", action="store_true", help="Start no hub and store nothing: send to the endpoint alone")
+    no_hub = "Start no hub and store nothing: send only to the endpoint, or serve /metrics if there is none"
+    add("--no-hub", action="store_true", help=no_hub)
     interval = "The time between two exports of a process (default: 1s)"
     add("--interval", type=positive_duration, metavar="DURATION", help=interval)
     profile = "Profile functions by name, package.module:Class.method, with wildcards (may be repeated)"
@@ -225,10 +227,13 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, star
     except ImportError as error:
         return fail("run", f"cannot start the hub, so the job was not started: {error}", WRONG_USAGE)
     say = _nothing if options.quiet else _say
-    remarks = [] if hub is None else _announce(hub, run, options, endpoints, say)
+    if hub is not None:
+        _announce(hub, run, options, endpoints, say)
     if hub is None and endpoints.named:
         say(f"sending telemetry to {endpoints.shown}")
         say(f"run {run}")
+    elif options.no_hub:
+        say(_without_hub(environ))
     surrounding = _job_environment(options, environ, run, hub, endpoints, started=started)
     begin_line = _nothing if options.quiet else _begin_line
     status = run_job(options.command, surrounding, partial(_look, hub, say, begin_line), _say)
@@ -236,13 +241,30 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, star
     _explain(options.command[0], status)
     if hub is not None:
         note_status(started, status)
-        said = _end(hub, options.linger)
+        on_linger = partial(_say_lingering, say, started=status not in (NOT_FOUND, NOT_EXECUTABLE))
+        said = _end(hub, options.linger, on_linger)
         undelivered = [] if started is None else StartMarks(started).undelivered()
-        for line in _recorded(said, undelivered, status, options, remarks):
+        for line in _recorded(said, undelivered, status, options):
             say(line)
     elif endpoints.named:
         say(f"{_ended(status)}: telemetry was sent to {endpoints.shown}")
     return status
+
+
+def _without_hub(environ: Mapping[str, str]) -> str:
+    """Return what happens to the job's telemetry if there is neither a hub nor an endpoint."""
+    exporters = [f"{name}={text(environ, name)}" for name in _EXPORTERS if text(environ, name)]
+    if exporters:
+        return f"no hub and no endpoint: no run is stored; each process exports as {' and '.join(exporters)} says"
+    from tachograph.pipeline.settings import (
+        PROMETHEUS_HOST,
+        PROMETHEUS_PORT,
+    )  # which a job with a hub need not wait for
+
+    host = text(environ, "OTEL_EXPORTER_PROMETHEUS_HOST") or PROMETHEUS_HOST
+    port = text(environ, "OTEL_EXPORTER_PROMETHEUS_PORT") or PROMETHEUS_PORT
+    served = f"metrics are at http://{host}:{port}/metrics while the job runs"
+    return f"no hub and no endpoint: {served}, and nothing is stored"
 
 
 def _job_environment(
@@ -272,20 +294,16 @@ def _job_environment(
 
 def _announce(
     hub: HubProcess, run: str, options: argparse.Namespace, endpoints: _Endpoints, say: Callable[[str], object]
-) -> list[str]:
-    """Print the addresses of the run; return the remarks that the last line repeats: why the port is another one."""
+) -> None:
+    """Print the addresses of the run, and why the port is another one."""
     port = urlsplit(hub.url).port
-    remarks = []
     if options.port and port != options.port:
-        reason = "belongs to the endpoint" if options.port in endpoints.local_ports else "was in use"
-        remarks.append(f"port {options.port} {reason}, so the hub listens on port {port}")
-    for remark in remarks:
-        say(remark)
+        reason = "belongs to the endpoint" if options.port in endpoints.local_ports else "is in use"
+        say(f"port {options.port} {reason}, so the hub listens on port {port}")
     say(f"live at {hub.page} (metrics at {hub.url}/metrics)")
     if endpoints.named:
         say(f"also sending telemetry to {endpoints.shown}")
     say(f"run {run}, stored in {hub.store}")
-    return remarks
 
 
 def _look(hub: HubProcess | None, say: Callable[[str], object], begin_line: Callable[[str], object]) -> None:
@@ -333,12 +351,22 @@ def _start_hub(
         return None
 
 
-def _end(hub: HubProcess, linger: float | None) -> dict[str, Any]:
+def _end(hub: HubProcess, linger: float | None, on_linger: Callable[[float], bool]) -> dict[str, Any]:
     """End the hub, and return its summary; empty where it gives none, or an interrupt comes meanwhile."""
     try:
-        return hub.end(linger)
+        return hub.end(linger, on_linger)
     except KeyboardInterrupt:
         return {}
+
+
+def _say_lingering(say: Callable[[str], object], seconds: float, *, started: bool) -> bool:
+    """Print what the hub waits for after the job; return False if it need not wait, as no job has started."""
+    if started:
+        say(
+            f"the job has ended; serving its last values to Prometheus for up to {seconds:g} s "
+            "(press Ctrl-C to stop now; --linger 0 turns this off)"
+        )
+    return started
 
 
 def _interval(options: argparse.Namespace, environ: Mapping[str, str], *, own: bool) -> float:
@@ -365,7 +393,6 @@ def _recorded(
     undelivered: Sequence[Undelivered],
     status: int,
     options: argparse.Namespace,
-    remarks: Sequence[str],
 ) -> Iterator[str]:
     """Yield the lines at the end: the process that failed first, the reasons of losses, and a line of all in all.
 
@@ -374,7 +401,6 @@ def _recorded(
         undelivered: what processes could not deliver by their end.
         status: how the job has ended.
         options: of the command line.
-        remarks: further clauses of the last line.
     """
     again = ["tachograph", "studio"]
     if options.store is not None:
@@ -382,7 +408,7 @@ def _recorded(
     shown = f"see it again with '{shlex.join(again)}'"
     left_over = [_left_over(undelivered)] if undelivered else []
     if not said:
-        yield "; ".join([f"{_ended(status)}: the hub did not report what it recorded", *left_over, *remarks, shown])
+        yield "; ".join([f"{_ended(status)}: the hub did not report what it recorded", *left_over, shown])
         return
     missing = [_lost(process) for process in said.get("lost", [])]
     unheard = said.get("unheard") or {}
@@ -396,18 +422,21 @@ def _recorded(
         failure = Failure(**{name: told[name] for name in Failure._fields})
         yield _legible(f"{failure.process or 'the program'} failed{' first' * bool(failure.process)}: {failure}")
     for loss in losses[:_FEW]:
-        lost = f"lost {loss.points:,} point{'s' * (loss.points != 1)}, {named(loss.reason, loss.destination)}"
-        yield f"{lost}: {loss.why.replace('`', '')}" if loss.why else lost
+        lost = f"lost {loss.points:,} point{'s' * (loss.points != 1)} ({named(loss.reason, loss.destination)})"
+        why = loss.why.replace("`", "")
+        yield f"{lost}: {why[0].lower()}{why[1:]}" if why else lost
     lost = f", lost: {in_words(losses)}" if losses else "" if left_over else ", none lost"
-    points, events = said["points"], said.get("events", 0)
+    points, events = said["points"], said.get("user_events", 0)
     diagnosis = said.get("diagnosis") or {}
     counted = f"{points:,} point{'s' * (points != 1)}"
     if not points and diagnosis.get("goodput"):  # a program that logs nothing
         counted = "the phases of its steps"
-    numbers = f"recorded {counted} and {events:,} event{'s' * (events != 1)}{lost}"
+    if events:
+        counted += f" and {events:,} event{'s' * (events != 1)}"
+    numbers = f"recorded {counted}{lost}"
     known = ", as far as known" if missing and lost else ""  # losses count once they have been reported
     renewed = [f"{each['file']} was {each['why']} during the run" for each in said.get("renewed", [])]
-    yield "; ".join([f"{_ended(status)}: {numbers}{known}", *missing, *left_over, *renewed, *remarks, shown])
+    yield "; ".join([f"{_ended(status)}: {numbers}{known}", *missing, *left_over, *renewed, shown])
     yield from _diagnosed(diagnosis)
 
 

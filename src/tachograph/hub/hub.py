@@ -36,7 +36,7 @@ from tachograph.identity.resource import SERIES_KEYS
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import HUB, OWN_GROUP, Reason
 from tachograph.recording.registry import Registry
-from tachograph.runs.catalogue import events_in, points_in
+from tachograph.runs.catalogue import events_in, points_in, user_events_in
 from tachograph.runs.ending import described, ending
 from tachograph.runs.file import RunFile, look
 from tachograph.runs.losses import losses, ordered
@@ -429,7 +429,7 @@ class Hub:
         with self._ticking:
             if not self._closed:
                 self._archive.save(everything=True)
-        points = events = 0
+        points = events = user_events = 0
         lost: Counter[tuple[str, str]] = Counter()
         lost.update({(reason, "hub"): count for reason, count in self._rejections.by_reason.items()})
         lost["helper", ""] += 0 if self._started is None else self._started.of_helpers()
@@ -444,12 +444,14 @@ class Hub:
                 continue
             points += points_in(file.rows)
             events += events_in(file.rows)
+            user_events += user_events_in(file.rows)
             lost.update({(each.reason, each.destination): each.points for each in losses(file.rows)})
             if own is not None:
                 with look(file) as reading:
                     ended = described(ending(reading, members(reading), self._clock(), written=False))
                     diagnosed = diagnosis(reading, 0, recent=False).data()
-        counts = {"points": points, "events": events, "losses": [each._asdict() for each in ordered(lost)]}
+        stored = {"points": points, "events": events, "user_events": user_events}
+        counts = {**stored, "losses": [each._asdict() for each in ordered(lost)]}
         return {**counts, "ended": ended, "diagnosis": diagnosed}
 
     def health(self) -> dict[str, Any]:

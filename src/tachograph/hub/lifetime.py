@@ -88,6 +88,7 @@ class Lifetime:
         node: reports the machine; None for no such metrics.
         parent: pid of the process with which it ends; None for none.
         linger: seconds that the page stays after that; None for 30 where a Prometheus has scraped it, else none.
+        on_linger: called with these seconds when the wait begins, if there is one.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Lifetime:
         node: Node | None = None,
         parent: int | None = None,
         linger: float | None = None,
+        on_linger: Callable[[float], object] = lambda _: None,
     ) -> None:
         self._hub = hub
         self._server = server
@@ -106,6 +108,7 @@ class Lifetime:
         self._node = node
         self._parent = parent
         self._linger = linger
+        self._on_linger = on_linger
         self._ending = asyncio.Event()
         self._hurry = asyncio.Event()
         self._closing = threading.Event()
@@ -201,6 +204,8 @@ class Lifetime:
         seconds = self._linger
         if seconds is None:
             seconds = SCRAPED_LINGER if self._server.scraped else 0.0
+        if seconds and not self._hurry.is_set():
+            self._on_linger(seconds)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), seconds)
 

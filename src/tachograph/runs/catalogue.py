@@ -274,6 +274,11 @@ def events_in(rows: Callable[[str], Iterable[Sequence[Any]]]) -> int:
     return sum(found for (found,) in rows("SELECT count(*) FROM event"))
 
 
+def user_events_in(rows: Callable[[str], Iterable[Sequence[Any]]]) -> int:
+    """Return the number of events in a run, without those that Tachograph itself records, such as a process's start."""
+    return sum(found for (found,) in rows("SELECT count(*) FROM event WHERE name NOT LIKE 'tachograph.%'"))
+
+
 def left_behind(folder: Path, since: int) -> list[str]:
     """Return the runs of a store that were written recently, and that no other hub writes.
 
