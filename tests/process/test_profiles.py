@@ -233,7 +233,7 @@ def test_a_wrong_pattern_under_zero_code_is_one_line(tmp_path: Path) -> None:
     """The job goes on, and the other patterns count."""
     done, found = profiled(tmp_path, USE, "models.plain", "models:plain")
     assert done.returncode == 0
-    assert done.stderr.startswith("--prof is 'models.plain': use package.module:function")
+    assert done.stderr.startswith("tachograph: --prof is 'models.plain': use package.module:function")
     assert found["models.plain"] == 2
 
 

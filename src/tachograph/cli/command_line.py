@@ -15,6 +15,7 @@ from typing import NamedTuple, NoReturn
 FAILED = 1
 WRONG_USAGE = 2
 _LAST_PORT = 65535
+_DEFAULT_STORE = "TACHOGRAPH_STORE, or ~/.local/state/tachograph"
 _SECONDS_IN = {"ms": 1e-3, "": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -36,8 +37,10 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors name the nearest option of the same command."""
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong with the command line, and exit with 2."""
-        super().error(self.with_hint(message))
+        """Print in one line what is wrong with the command line, and exit with 2."""
+        hinted = self.with_hint(message)
+        more = "" if hinted.endswith("?)") else f"; see '{self.prog} --help'"
+        self.exit(WRONG_USAGE, f"{self.prog}: {hinted}{more}\n")
 
     def with_hint(self, message: str) -> str:
         """Return an error message, with the nearest option if it is about an unknown one."""
@@ -127,7 +130,7 @@ def stop_output() -> int:
 
 def add_store(to: argparse.ArgumentParser, text: str = "The folder with the runs") -> None:
     """Add ``--store``."""
-    to.add_argument("--store", type=Path, metavar="DIR", help=f"{text} (default: TACHOGRAPH_STORE)")
+    to.add_argument("--store", type=Path, metavar="DIR", help=f"{text} (default: {_DEFAULT_STORE})")
 
 
 def add_run(to: argparse.ArgumentParser, *, default: str = "") -> None:

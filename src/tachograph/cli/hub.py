@@ -51,7 +51,7 @@ def command(arguments: Sequence[str]) -> int:
         announcement.failed(f"{missing}, a dependency of tachograph, cannot be imported: {error}", lacks=missing)
         return WRONG_USAGE
     except StoreError as error:
-        announcement.failed(f"{reason(error)}; --store names another folder")
+        announcement.failed(f"{reason(error)}; use --store to choose another folder")
         return WRONG_USAGE
     except (OSError, ValueError) as error:
         announcement.failed(reason(error))
@@ -150,12 +150,12 @@ def build_parser() -> Parser:
         help="The port to listen on; 0 for any free one (default: 4318, or the next free one)",
     )
     add_store(built, "The folder to store runs in")
-    run = f"The run of telemetry that does not name one (default: TACHOGRAPH_RUN, or {DEFAULT_RUN!r})"
+    run = f"The run id for telemetry that carries none (default: TACHOGRAPH_RUN, or {DEFAULT_RUN!r})"
     add("--run-id", metavar="ID", help=run)
-    require = "Require the bearer token in this file on every request (default: TACHOGRAPH_HUB_TOKEN)"
+    require = "Require the bearer token in this file on every request (default: the token in TACHOGRAPH_HUB_TOKEN)"
     add("--token-file", type=Path, metavar="FILE", help=require)
     add("--forward", metavar="URL", help="Also send everything on to this OTLP/HTTP endpoint")
-    linger = "How long to keep serving after the end (default: 0s, or 30s if Prometheus scrapes the hub)"
+    linger = "How long to keep serving after Ctrl-C or SIGTERM (default: 0s, or 30s if Prometheus scrapes the hub)"
     add("--linger", type=duration, metavar="DURATION", help=linger)
     add("--quiet", action="store_true", help="Print nothing")
     # Set by `tachograph run` and by `start(hub=True)`.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from tachograph.cli._endpoint_ports import local_ports
@@ -88,7 +88,7 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    parser = _Parser(
+    parser = Parser(
         prog="tachograph run",
         usage="tachograph run [options] -- command …",
         description="Run a job and record all of its Python processes, without a change to its code.",
@@ -99,7 +99,9 @@ def build_parser() -> argparse.ArgumentParser:
     add("--tag", action="append", metavar="NAME", help="Add a tag to the run (may be repeated)")
     add("--notes", metavar="TEXT", help="Add notes to the run")
     add_store(parser, "The folder to store the run in")
-    add("--port", type=port, metavar="N", help="The port of the hub, or the next free one (default: 4318)")
+    add(
+        "--port", type=port, metavar="N", help="The port of the hub; if it is in use, the next free one (default: 4318)"
+    )
     linger = "How long the hub keeps serving /metrics after the job (default: 0s, or 30s if Prometheus scrapes it)"
     add("--linger", type=duration, metavar="DURATION", help=linger)
     add("--forward", metavar="URL", help="Let the hub also send everything on to this OTLP endpoint")
@@ -116,12 +118,6 @@ def build_parser() -> argparse.ArgumentParser:
     add("--wait-counters", action="store_true", help="Also record how long torch waits (torch.wait.*)")
     add("--quiet", action="store_true", help="Print nothing")
     return parser
-
-
-class _Parser(Parser):
-    def error(self, message: str) -> NoReturn:
-        """Say in one line that the usage is wrong, and exit."""
-        self.exit(2, f"tachograph run: {self.with_hint(message)}\n")
 
 
 def _pattern(value: str) -> str:

@@ -86,7 +86,7 @@ def build_parser() -> Parser:
         "--token-file",
         type=Path,
         metavar="FILE",
-        help="Require the bearer token in this file on every request (default: TACHOGRAPH_HUB_TOKEN)",
+        help="Require the bearer token in this file on every request (default: the token in TACHOGRAPH_HUB_TOKEN)",
     )
     add(
         "--write",

@@ -124,7 +124,8 @@ class Connections:
         self._count(why)
         self._log_once(
             why,
-            "the hub closed a connection: %s (further warnings are suppressed; see tachograph.hub.connections.closed)",
+            "the hub closed a connection: %s (further warnings are suppressed; see "
+            "tachograph_hub_connections_closed_total on /metrics)",
             _SAID[why],
         )
 

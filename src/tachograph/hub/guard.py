@@ -140,9 +140,10 @@ def read_token(file: Path | None, environ: Mapping[str, str], *, loopback: bool)
     try:
         found = environ.get(TOKEN, "").strip() if file is None else file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {where}: {error}") from None
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ValueError(f"cannot read {where}: {why}") from None
     if not found and file is None:
-        raise ValueError(f"a hub that other machines can reach needs a token: use --token-file or set {TOKEN}")
+        raise ValueError(f"listening to other machines requires a token: use --token-file or set {TOKEN}")
     if not found or not found.isascii() or not found.isprintable() or " " in found:
         raise ValueError(f"{where} must be a token of printable ASCII characters without spaces")
     return found

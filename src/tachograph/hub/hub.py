@@ -328,7 +328,7 @@ class Hub:
         page = self._page.render(instruments, processes, others, form, left_out, over=over)
         if page.omitted:
             self.count("tachograph.hub.page.omitted", page.omitted)
-            message = "the hub's /metrics page is cut off at %d MiB (see tachograph.hub.page.omitted)"
+            message = "the hub's /metrics page is cut off at %d MiB (see tachograph_hub_page_omitted_total)"
             self._log_once("page", message, self._limits.page >> 20)
         return page.body
 

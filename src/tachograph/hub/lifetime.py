@@ -160,7 +160,7 @@ class Lifetime:
             if not self._full:
                 self._full = True
                 _log.warning(
-                    "the hub cannot accept more connections (counted in tachograph.hub.failed): %s",
+                    "the hub cannot accept more connections (counted in tachograph_hub_failed_total on /metrics): %s",
                     error.strerror,
                 )
         elif not self._closing.is_set():  # asyncio's next try may come after the end
@@ -228,7 +228,8 @@ class Lifetime:
         self._hub.count("tachograph.hub.failed", 1, signal=work)
         self._log_once(
             "upkeep",
-            "the hub's maintenance failed (further warnings are suppressed; see tachograph.hub.failed)",
+            "the hub's maintenance failed (further warnings are suppressed; see tachograph_hub_failed_total on "
+            "/metrics)",
             exc_info=True,
         )
 

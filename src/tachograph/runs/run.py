@@ -103,12 +103,12 @@ class Run:
         names = list(dict.fromkeys(metric.name for metric in metrics))
         return run_html({**about, "metrics": many}, dictionaries, names, self.plot)
 
-    def plot(self, *names: str, beside: Iterable[Run] = (), rank: int | None = None) -> CurveDrawing:
+    def plot(self, *names: str, compare: Iterable[Run] = (), rank: int | None = None) -> CurveDrawing:
         """Draw the curves of metrics as an SVG, which a notebook displays; this needs no other package.
 
         Args:
             names: the names of the metrics, which share one y-axis.
-            beside: more runs whose curves of these metrics are drawn as well.
+            compare: more runs whose curves of these metrics are drawn as well.
             rank: only draw curves of this rank.
 
         Raises:
@@ -117,7 +117,7 @@ class Run:
         """
         if not names:
             raise TypeError('plot() needs the names of metrics, such as plot("loss")')
-        return drawing([self, *beside], names, rank=rank)
+        return drawing([self, *compare], names, rank=rank)
 
     @property
     def damage(self) -> Sequence[str]:

@@ -33,11 +33,13 @@ class TestPoint(NamedTuple):
         where: it goes.
         send: sends the point within the seconds that it is given, and returns a remark beside the time it took; it
             raises where that fails.
+        is_sent: a server answers it.
     """
 
     name: str
     where: str
     send: Callable[[float], str]
+    is_sent: bool = False
 
 
 def probes(settings: Settings, influx: InfluxTarget | None, hub: str) -> Iterator[TestPoint]:
@@ -49,12 +51,12 @@ def probes(settings: Settings, influx: InfluxTarget | None, hub: str) -> Iterato
         hub: the endpoint of the hub that ``tachograph run`` has begun; empty where there is none.
     """
     for found in settings.otlp:
-        yield TestPoint(f"otlp {found.signal}", found.endpoint, _otlp(found))
+        yield TestPoint(f"otlp {found.signal}", found.endpoint, _otlp(found), is_sent=True)
     for signal in SIGNALS if hub else ():
         found = read_otlp_settings(signal, {}, endpoint=hub)
-        yield TestPoint(f"hub {signal}", found.endpoint, _otlp(found))
+        yield TestPoint(f"hub {signal}", found.endpoint, _otlp(found), is_sent=True)
     if influx is not None:
-        yield TestPoint("influxdb", f"{influx.url}, database {influx.database!r}", _influxdb(influx))
+        yield TestPoint("influxdb", f"{influx.url}, database {influx.database!r}", _influxdb(influx), is_sent=True)
     named = {name for names in (settings.metrics, settings.traces, settings.logs) for name in names}
     if "prometheus" in named:
         host, port = settings.prometheus_host, settings.prometheus_port
@@ -65,7 +67,7 @@ def probes(settings: Settings, influx: InfluxTarget | None, hub: str) -> Iterato
         folder = settings.tensorboard_folder()
         yield TestPoint("tensorboard", str(folder), lambda _: _writable(folder / "events"))
     if "console" in named:
-        yield TestPoint("console", "standard output", lambda _: "needs no check")
+        yield TestPoint("console", "standard output", lambda _: "nothing to check")
     yield from _installed(settings, named)
 
 

@@ -135,7 +135,11 @@ class _Sender:
                 where = "InfluxDB (--to influxdb)" if recording.kind == "lines" else "OTLP (--to otlp)"
                 self._say(f"{path}: skipped, its contents are for {where}")
                 return True
+            sent = self._sent
             stopped = self._send(recording)
+            if recording.damaged and not stopped and not recording.kind and self._sent == sent:
+                unreadable = f"{recording.damaged} line{'s' * (recording.damaged != 1)} that cannot be read"
+                return self._bad(f"{path}: nothing was sent; the file has no telemetry, but {unreadable}")
             found = [stopped] if stopped else []
             if refused := self._losses.refused():
                 found.append(f"the receiver rejected {refused}")
@@ -306,8 +310,9 @@ def build_parser() -> Parser:
     """Return the parser of the command."""
     built = parser(
         "resend",
-        "Send telemetry from files again: spools of InfluxDB lines or OTLP requests, and JSON lines of the exporter "
-        "'jsonl' or of 'tachograph runs export --format jsonl'. Nothing is deleted without --delete.",
+        "Resend data that an earlier process could not deliver (spool files of InfluxDB lines or OTLP requests), or "
+        "JSON lines of the exporter 'jsonl' or of 'tachograph runs export --format jsonl'. What the receiver accepts "
+        "is marked as sent in its spool file. Nothing is deleted without --delete.",
     )
     add = built.add_argument
     paths = "Files, or folders with *.spool and *.jsonl files (default: the spools of the store)"

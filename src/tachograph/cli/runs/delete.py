@@ -12,7 +12,7 @@ from tachograph.identity.environment import store
 from tachograph.runs.catalogue import delete, files_of, located
 from tachograph.runs.export import printable, size_of
 
-IN_USE = "a hub is writing it"
+IN_USE = "it is still being recorded"
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -69,7 +69,7 @@ def _size(path: Path) -> int:
 
 def build_parser() -> Parser:
     """Return the parser of the command."""
-    built = parser("runs delete", "Delete runs. A run that a hub is writing is kept.")
+    built = parser("runs delete", "Delete runs. Runs that are still being recorded are never deleted.")
     built.add_argument("runs", nargs="+", metavar="RUN", help="The ids of the runs")
     add_yes(built)
     add_store(built)

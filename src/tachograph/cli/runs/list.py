@@ -57,7 +57,7 @@ def build_parser() -> Parser:
         "--filter",
         metavar="FILTER",
         default="",
-        help="Only runs that match, for example 'loss < 0.3 tag:sweep -state:failed'",
+        help="Only runs that match, for example 'loss < 0.3 tag:sweep -state:failed' (see docs/runs.md)",
     )
     add(
         "--tag",
