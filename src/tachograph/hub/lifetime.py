@@ -222,7 +222,7 @@ class Lifetime:
             self._hub.tick()
             survivors.look(*self._hub.turnover())
         except Exception:  # noqa: BLE001 - the border to the store: a full disk must not end the upkeep
-            self._fail("tick")
+            self._fail("maintenance")
 
     def _fail(self, work: str) -> None:
         self._hub.count("tachograph.hub.failed", 1, signal=work)

@@ -1,4 +1,4 @@
-"""The rooms of the design: which there are, what each may import, and that nothing goes in a circle."""
+"""The packages of the design: which there are, what each may import, and that no imports form a cycle."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from places import PACKAGE
 
 pytestmark = pytest.mark.usefixtures("untraced_module")  # it reads source, and runs none of it
 
-# From the ground up: a room imports itself, and of the rooms above it in this table those that it names.
-ROOMS: dict[str, tuple[str, ...]] = {
+# From the bottom up: a package imports itself, and of the packages above it in this table those that it names.
+LAYERS: dict[str, tuple[str, ...]] = {
     "recording": (),
     "identity": ("recording",),
     "profiling": ("recording", "identity"),
@@ -45,7 +45,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
 }
 # The files at the root, and the rooms that they import; everybody may read the version.
 FILES = {
-    "": (*ROOMS, "otel", "testing"),  # what users type: each name is loaded at its first use
+    "": (*LAYERS, "otel", "testing"),  # what users type: each name is loaded at its first use
     "__main__": ("cli",),
     "otel": ("exporters",),
     "testing": ("recording",),
@@ -112,7 +112,7 @@ def room(module: str) -> str:
 
 def test_every_module_is_in_a_room() -> None:
     """The tree has the rooms of the table and the files at the root, and nothing else."""
-    assert {room(module) for module in MODULES} == {*ROOMS, *FILES}
+    assert {room(module) for module in MODULES} == {*LAYERS, *FILES}
     assert {path.name for path in PACKAGE.iterdir() if path.is_file()} == {
         *("__init__.py", "__main__.py", "otel.py", "py.typed", "testing.py", "version.py")
     }
@@ -120,13 +120,15 @@ def test_every_module_is_in_a_room() -> None:
 
 def test_the_table_goes_down() -> None:
     """No room of the table may import one below it."""
-    order = list(ROOMS)
-    assert [(one, other) for one, may in ROOMS.items() for other in may if order.index(other) >= order.index(one)] == []
+    order = list(LAYERS)
+    assert [
+        (one, other) for one, may in LAYERS.items() for other in may if order.index(other) >= order.index(one)
+    ] == []
 
 
 def test_rooms_import_what_they_may() -> None:
     """No module imports of another room than its own may, in a function or by name neither."""
-    may = ROOMS | FILES
+    may = LAYERS | FILES
     found = {
         (module, other)
         for module in MODULES
@@ -149,13 +151,13 @@ def test_plumbing_stays_in_its_room() -> None:
 
 def test_a_room_says_what_it_is() -> None:
     """Each room's face has a docstring."""
-    silent = [name for name in ROOMS if not ast.get_docstring(tree(name))]
+    silent = [name for name in LAYERS if not ast.get_docstring(tree(name))]
     assert silent == []
 
 
 def test_a_room_names_the_modules_that_others_use() -> None:
     """A module that another room imports is named in the docstring of its room's face."""
-    faces = {name: ast.get_docstring(tree(name)) or "" for name in ROOMS}
+    faces = {name: ast.get_docstring(tree(name)) or "" for name in LAYERS}
     unnamed = {
         other
         for module in MODULES
