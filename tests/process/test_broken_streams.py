@@ -116,7 +116,7 @@ def test_a_strict_ascii_stream_shows_a_report_escaped(tmp_path: Path) -> None:
     program = STREAMS + 'import tachograph\ntachograph.put_metric("löss", "schön")\nos._exit(0)'
     done = run(tmp_path, program, "ascii")
     (line,) = done.stderr.splitlines()
-    assert line.startswith("l\\xf6ss: dropped a value: ")
+    assert line.startswith("tachograph: l\\xf6ss: dropped a value: ")
 
 
 def test_a_handler_of_the_program_that_raises_costs_no_value(tmp_path: Path) -> None:

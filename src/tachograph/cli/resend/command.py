@@ -311,8 +311,8 @@ def build_parser() -> Parser:
     built = parser(
         "resend",
         "Resend data that an earlier process could not deliver (spool files of InfluxDB lines or OTLP requests), or "
-        "JSON lines of the exporter 'jsonl' or of 'tachograph runs export --format jsonl'. What the receiver accepts "
-        "is marked as sent in its spool file. Nothing is deleted without --delete.",
+        "JSON lines of the exporter 'jsonl' or of 'tachograph runs export --format jsonl'. Nothing is marked or "
+        "deleted without --delete.",
     )
     add = built.add_argument
     paths = "Files, or folders with *.spool and *.jsonl files (default: the spools of the store)"
@@ -323,7 +323,8 @@ def build_parser() -> Parser:
     add("--database", help="The InfluxDB database or bucket (default: INFLUXDB_DATABASE)")
     add("--org", help="The InfluxDB organization (default: INFLUXDB_ORG)")
     add("-o", "--output", type=Path, metavar="FILE", help="The file that --to jsonl appends to")
-    add("--delete", action="store_true", help="Delete each file after everything in it has been accepted")
+    delete = "Mark accepted points in a spool file, and delete each file once everything in it is accepted"
+    add("--delete", action="store_true", help=delete)
     timeout = "How long to wait for an answer (default: 60s)"
     add("--timeout", type=positive_duration, default=60.0, metavar="DURATION", help=timeout)
     add_store(built, "The folder with the store")
