@@ -98,7 +98,7 @@ def group_parser(
         f"  {name:{width}}{command.summary}" for name, command in commands.items() if not command.is_hidden
     )
     examples = f"\n\n{examples}" if examples else ""
-    return argparse.ArgumentParser(
+    return Parser(
         prog=program,
         usage=f"{program} COMMAND [options]",
         description=f"{description}{examples}\n\ncommands:\n{lines}",

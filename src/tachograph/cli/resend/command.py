@@ -137,14 +137,14 @@ class _Sender:
                 return True
             sent = self._sent
             stopped = self._send(recording)
+            unreadable = f"{recording.damaged} line{'s' * (recording.damaged != 1)} cannot be read"
             if recording.damaged and not stopped and not recording.kind and self._sent == sent:
-                unreadable = f"{recording.damaged} line{'s' * (recording.damaged != 1)} that cannot be read"
-                return self._bad(f"{path}: nothing was sent; the file has no telemetry, but {unreadable}")
+                return self._bad(f"{path} has no telemetry ({unreadable}); nothing was sent")
             found = [stopped] if stopped else []
             if refused := self._losses.refused():
                 found.append(f"the receiver rejected {refused}")
             if recording.damaged:
-                found.append(f"{recording.damaged} lines are unreadable")
+                found.append(unreadable)
             if found:
                 rest = "stopped sending" if stopped else "everything else was sent"
                 self._bad(f"{path}: {', '.join(found)}, {rest}")
