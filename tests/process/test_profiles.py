@@ -224,8 +224,8 @@ def test_a_pattern_that_matches_nothing_is_said_once_a_node(tmp_path: Path, plac
     assert found.get("models.plain", 2) == 2
     lines = [re.sub(r"pid \d+", "pid", line) for line in done.stderr.splitlines() if "in a helper process" not in line]
     assert lines == said * [
-        f"--prof models:absent matched nothing in train (pid): module models {NOTHING}",
-        "--prof no.such:thing matched nothing in train (pid): the module was never imported",
+        f"tachograph: --prof models:absent matched nothing in train (pid): module models {NOTHING}",
+        "tachograph: --prof no.such:thing matched nothing in train (pid): the module was never imported",
     ]
 
 
