@@ -25,18 +25,18 @@ SET_UP = pyproject.toml src/tachograph/version.py scripts/set_up.sh
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo   train on two processes with torchrun, and show what was recorded"
-	@echo "make test   run the tests, with their coverage"
-	@echo "make quick  run those that start no process and no server: seconds"
-	@echo "make long   run those that take minutes each, variants, and all examples of Hypothesis"
+	@echo "make demo   train on two processes with torchrun, and print a table of what was recorded"
+	@echo "make test   run all tests that a change must pass, and measure coverage"
+	@echo "make quick  run the tests that start no process or server (about a minute)"
+	@echo "make long   run the tests that take minutes, and all Hypothesis examples"
 	@echo "make bridges-newest"
-	@echo "            run those of bridges with the newest versions of all libraries, in $(VENV)-newest"
+	@echo "            run the tests of bridges with the newest libraries, in $(VENV)-newest"
 	@echo "make docs   build the pages of docs/ as a site, in docs/_build/html; a warning is an error"
-	@echo "make matrix run unit and process tests on each CPython that is here, lowest and newest dependencies"
+	@echo "make matrix run unit and process tests on every installed CPython, with the lowest and newest dependencies"
 	@echo "make release-check"
-	@echo "            build, install and look at a release as users would get it"
+	@echo "            build and install a release the way a user would, and test it"
 	@echo "make lint   check style and types"
-	@echo "make clean  remove $(VENV), its neighbours and what the tools left"
+	@echo "make clean  remove $(VENV), $(VENV)-*, and build output"
 
 demo: $(VENV)/demo.stamp
 	@$(VENV)/bin/python scripts/demo.py $(DEMO_ARGS)

@@ -25,9 +25,10 @@ _CLI = """# Commands
 
 <!-- Made by `python scripts/pages.py`; do not edit it here. -->
 
-`tachograph COMMAND --help` prints the same. All commands exit with 2 for wrong usage and with 1 if they fail; the exit
-code of `tachograph run` is the job's. Durations are written as `30s`, `5m`, `12h`, or `30d`; a bare number means
-seconds.
+`tachograph COMMAND --help` prints the same. Exit codes: 0 for success, 1 if a part of the work failed (also for an
+unknown run of `tachograph runs delete`), 2 for wrong usage (an unknown option or run, an unreadable store), and 3 if
+`tachograph diagnose` finds a hang or a critical problem. The exit code of `tachograph run` is the job's. Durations
+are written as `30s`, `5m`, `12h`, or `30d`; a bare number means seconds.
 """
 _SETTINGS = """# Settings
 

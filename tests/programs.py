@@ -93,7 +93,7 @@ def spans(path: Path) -> list[dict[str, Any]]:
     ]
 
 
-_FORGOTTEN = re.compile(r"tachograph: [\d,]+ values? w(?:as|ere) recorded but never exported\. .*\n")
+_FORGOTTEN = re.compile(r"(?:tachograph: )?[\d,]+ values? w(?:as|ere) recorded but never exported\. .*\n")
 
 
 def complaints(stderr: str) -> str:

@@ -101,12 +101,22 @@ def test_no_stream_makes_a_report_raise(tmp_path: Path, kind: str) -> None:
     assert count == 24
 
 
+def test_a_warning_names_its_source(tmp_path: Path) -> None:
+    """A warning begins with ``tachograph:`` where the program has set up no logging, and else has the logger's name."""
+    program = "import sys, logging\nif sys.argv[1:]:\n    logging.basicConfig()\n"
+    program += "import tachograph\nwith tachograph.start(metrics=()):\n    tachograph.put_metric('x', 'abc')\n"
+    said = "x: dropped a value: 'abc' (str) is not a number (further warnings are suppressed; see "
+    for more, before in (((), "tachograph: "), (("logging",), "WARNING:tachograph:")):
+        done = run(tmp_path, program, *more)
+        assert done.stderr == f"{before}{said}tachograph_dropped_total on /metrics)\n"
+
+
 def test_a_strict_ascii_stream_shows_a_report_escaped(tmp_path: Path) -> None:
     """A report with other characters is one line of escapes there, not a traceback of ``logging`` about the stream."""
     program = STREAMS + 'import tachograph\ntachograph.put_metric("löss", "schön")\nos._exit(0)'
     done = run(tmp_path, program, "ascii")
     (line,) = done.stderr.splitlines()
-    assert line.startswith("l\\xf6ss: dropped a value: ")
+    assert line.startswith("tachograph: l\\xf6ss: dropped a value: ")
 
 
 def test_a_handler_of_the_program_that_raises_costs_no_value(tmp_path: Path) -> None:

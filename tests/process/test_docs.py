@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from places import ROOT
-from test_readme import check_command, commands_in, ends_well, missing_files, unread_variables
+from test_readme import check_command, commands_in, ends_well, missing_files, unread_variables, without_pauses
 
 DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.glob("**/*.md") if "_build" not in page.parts)
@@ -94,7 +94,7 @@ def test_start_here_works_step_by_step(tmp_path: Path) -> None:
     """
     page = (DOCS / "start.md").read_text(encoding="utf-8")
     program = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)[0]
-    (tmp_path / "train.py").write_text(program, encoding="utf-8")
+    (tmp_path / "train.py").write_text(without_pauses(program), encoding="utf-8")
     programs = Path(sys.executable).parent
     environ = {key: value for key, value in os.environ.items() if not key.startswith("OTEL_")}
     environ |= {"TACHOGRAPH_STORE": str(tmp_path / "store"), "PATH": f"{programs}:{environ['PATH']}"}
@@ -110,7 +110,7 @@ def test_start_here_works_step_by_step(tmp_path: Path) -> None:
     assert set(said) == {
         *("tachograph run --", "tachograph init prometheus", "tachograph init grafana", "tachograph runs list")
     }
-    assert said["tachograph runs list"].count("train-") == 2
+    assert said["tachograph runs list"].count("train-") == 3
     assert (tmp_path / "monitoring" / "prometheus" / "rules" / "loss.yml").is_file()
     assert list((tmp_path / "monitoring" / "grafana" / "dashboards").glob("*.json"))
     (cell,) = re.findall(r"^```py\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)

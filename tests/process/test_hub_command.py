@@ -184,7 +184,7 @@ def test_failing_upkeep_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFi
     hub = asyncio.run(live())
     assert hub.ticks >= 2
     assert len([record for record in caplog.records if "maintenance failed" in record.message]) == 1
-    assert b'tachograph_hub_failed_total{otel_scope_name="tachograph",signal="tick"}' in hub.page()[1]
+    assert b'tachograph_hub_failed_total{otel_scope_name="tachograph",signal="maintenance"}' in hub.page()[1]
 
 
 def test_ctrl_c_is_the_parents_to_decide(tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ import tachograph
 from hubs import serving
 from launches import base, run, run_program
 from programs import run as run_alone
+from programs import write
 from receivers import receiving
+from tachograph.runs.export import time_of
 
 OPTIONS = ("--run-id", "job", "--port", "0", "--linger", "0")
 PROGRAM = "import tachograph; tachograph.Metric('loss').record(0.5)"
@@ -198,6 +200,25 @@ def test_tags_and_notes_are_shown_everywhere(tmp_path: Path) -> None:
     assert one["run"]["tags"] == found.tags
     assert (one["notes"], one["program"]) == (found.notes, found.program)
     assert {each["id"]: each["tags"] for each in every["runs"]} == {"job": found.tags, "other": []}
+
+
+def test_a_run_lasts_as_long_as_its_job(tmp_path: Path) -> None:
+    """From the job's start to its end, without the time that the hub lingers, even if the command never started."""
+    store = tmp_path / "store"
+    for command in ([sys.executable, str(write(tmp_path, PROGRAM))], ["there-is-no-such-program"]):
+        before = time.time_ns()
+        run(tmp_path, *command, options=("--run-id", command[0][-3:], "--port", "0", "--linger", "3"))
+        after = time.time_ns()
+        found = tachograph.runs.list(store)[-1]
+        assert found.id == command[0][-3:]
+        assert before < found.start <= found.last < after
+        if len(command) > 1:
+            assert after - found.last > 2_500_000_000
+        shown = run_alone(
+            tmp_path,
+            f"from tachograph.cli import main; main(['runs', 'show', {found.id!r}, '--store', {str(store)!r}])",
+        ).stdout
+        assert f"from {time_of(found.start)} to {time_of(found.last)}\n" in shown
 
 
 def test_every_start_may_add_tags(tmp_path: Path) -> None:

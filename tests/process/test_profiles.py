@@ -224,8 +224,8 @@ def test_a_pattern_that_matches_nothing_is_said_once_a_node(tmp_path: Path, plac
     assert found.get("models.plain", 2) == 2
     lines = [re.sub(r"pid \d+", "pid", line) for line in done.stderr.splitlines() if "in a helper process" not in line]
     assert lines == said * [
-        f"--prof models:absent matched nothing in train (pid): module models {NOTHING}",
-        "--prof no.such:thing matched nothing in train (pid): the module was never imported",
+        f"tachograph: --prof models:absent matched nothing in train (pid): module models {NOTHING}",
+        "tachograph: --prof no.such:thing matched nothing in train (pid): the module was never imported",
     ]
 
 
@@ -233,7 +233,7 @@ def test_a_wrong_pattern_under_zero_code_is_one_line(tmp_path: Path) -> None:
     """The job goes on, and the other patterns count."""
     done, found = profiled(tmp_path, USE, "models.plain", "models:plain")
     assert done.returncode == 0
-    assert done.stderr.startswith("--prof is 'models.plain': use package.module:function")
+    assert done.stderr.startswith("tachograph: --prof is 'models.plain': use package.module:function")
     assert found["models.plain"] == 2
 
 

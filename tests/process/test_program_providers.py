@@ -207,7 +207,7 @@ pipeline.flush(); pipeline.flush()
 """
     done = run(tmp_path, program, str(tmp_path / "out.jsonl"))
     assert done.stderr.count("set_global") == 1
-    assert done.stderr.startswith("1 OpenTelemetry instruments have no MeterProvider")
+    assert done.stderr.startswith("tachograph: 1 OpenTelemetry instruments have no MeterProvider")
     alone = run(tmp_path, program.replace("metrics.get", "# "), str(tmp_path / "out.jsonl"))
     assert "set_global" not in alone.stderr
 

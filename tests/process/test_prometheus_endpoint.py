@@ -299,6 +299,6 @@ def test_a_wrong_host_is_one_line_under_zero_code(tmp_path: Path, host: str) -> 
     )
     assert (done.returncode, done.stdout) == (0, "trained\n")
     (said,) = complaints(done.stderr).splitlines()
-    assert said.startswith("could not start telemetry, continuing without it: ")
+    assert said.startswith("tachograph: could not start telemetry, continuing without it: ")
     assert "OTEL_EXPORTER_PROMETHEUS_HOST" in said
     assert "Traceback" not in said

@@ -151,8 +151,16 @@ def test_an_exported_run_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (first["eventName"], second["eventName"]) == ("tachograph.metric", "saved")
     assert math.isnan(first["attributes"]["value"])
     said = capsys.readouterr().err
-    assert "1 lines are unreadable" in said
+    assert "1 line cannot be read" in said
     assert "skipped 1 metrics, spans and definitions" in said
+
+
+def test_a_file_without_telemetry_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file of something else is an error that says so, and nothing is sent."""
+    (tmp_path / "train.py").write_text("import torch\nprint(1)\n")
+    assert main(["resend", str(tmp_path / "train.py"), "--to", "jsonl", "--output", str(tmp_path / "out.jsonl")]) == 1
+    said = f"{tmp_path / 'train.py'} has no telemetry (2 lines cannot be read); nothing was sent\n"
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("inside", ["resourceMetrics", "resourceLogs"])
@@ -165,7 +173,7 @@ def test_a_line_that_is_nested_too_deeply_is_said(
     out = tmp_path / "out.jsonl"
     assert main(["resend", str(tmp_path / "run.jsonl"), "--to", "jsonl", "--output", str(out)]) == 1
     assert [each["eventName"] for each in programs.events(out)] == ["saved"]
-    assert "1 lines are unreadable" in capsys.readouterr().err
+    assert "1 line cannot be read" in capsys.readouterr().err
 
 
 def test_the_console_shows_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -54,7 +54,7 @@ def test_two_lines_before_and_one_after(tmp_path: Path) -> None:
     assert re.fullmatch(drawn, page)
     assert stored.startswith(f"tachograph: run r 1, stored in {tmp_path / 'kept'}")
     assert job == "job"
-    assert recorded.startswith("tachograph: finished: recorded 0 points and 0 events, none lost; ")
+    assert recorded.startswith("tachograph: finished: recorded 0 points, none lost; ")
     assert recorded.endswith(f"; see it again with 'tachograph studio --store {tmp_path / 'kept'}'")
     assert done.stdout == ""
 
@@ -65,7 +65,7 @@ def test_two_lines_before_and_one_after(tmp_path: Path) -> None:
         ((), "no command given; for example: tachograph run -- "),
         (("--prot", "1", "--", "true"), "--prot"),
         (("--port", "70000", "true"), "argument --port: expected a port from 0 to 65535, not '70000'"),
-        (("--bogus", "--", "true"), "unrecognized arguments: --bogus\n"),
+        (("--bogus", "--", "true"), "unrecognized arguments: --bogus; see 'tachograph run --help'\n"),
         (("--port", "--", "true"), "argument --port: expected one argument"),
         (("--interval", "0", "true"), "--interval: expected a duration above 0, not '0'"),
         (("--interval", "x", "true"), "--interval: expected a duration such as 30s, 5m, 12h or 30d, not 'x'"),
@@ -97,7 +97,7 @@ def test_without_a_hub_the_job_runs_all_the_same(tmp_path: Path) -> None:
     done = run(tmp_path, "sh", "-c", "env; exit 4", options=("--store", str(tmp_path / "file" / "store")))
     assert done.returncode == 4
     assert "cannot start the hub, so the job runs without telemetry: " in done.stderr
-    assert "; --store names another folder" in done.stderr
+    assert "; use --store to choose another folder" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert "TACHOGRAPH__HUB" not in done.stdout
 

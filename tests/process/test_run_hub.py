@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from hubs import ask, serving
-from launches import RUN, run_program
+from launches import RUN, run, run_program
 from programs import environment, write
 from tachograph import runs
 from tachograph.runs.losses import Loss
@@ -67,11 +67,11 @@ def hubs_of(parent: int) -> list[int]:
 
 
 def test_what_was_recorded_is_said_at_the_end(tmp_path: Path) -> None:
-    """Points and events of a short job have all arrived when it has ended, and nobody was lost."""
+    """Points of a short job have all arrived when it has ended, and no process was lost."""
     done = run_program(tmp_path, STEPS, "3")
     assert done.stdout == "0\n1\n2\n"
     last = done.stderr.splitlines()[-1]
-    assert " and 2 events, none lost; see it again with 'tachograph studio'" in last
+    assert " recorded 3 points, none lost; see it again with 'tachograph studio'" in last
     assert " was lost" not in last
 
 
@@ -92,9 +92,9 @@ def test_lost_points_are_said_at_the_end(tmp_path: Path) -> None:
     done = run_program(tmp_path, LOSING)
     assert done.returncode == 0, done.stderr
     (listed,) = runs.list(tmp_path / "store")
-    said = f": recorded 27 points and {listed.events} events, lost: 4 points: no_number (registry) 4; "
+    said = ": recorded 27 points, lost: 4 points: no_number 4; "
     assert said in done.stderr.splitlines()[-1]
-    why = "tachograph: lost 4 points, no_number (registry): The value is not a number: __float__ "
+    why = "tachograph: lost 4 points (no_number): the value is not a number: __float__ "
     assert done.stderr.splitlines()[-2].startswith(why)
     assert listed.points == 27
     assert runs.open(listed.id, tmp_path / "store").losses == [Loss("no_number", "registry", 4)]
@@ -269,7 +269,7 @@ def test_a_hub_does_not_outlive_a_run_that_was_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("port", ["taken", "not permitted"])
 def test_a_port_that_is_not_free_costs_no_telemetry(tmp_path: Path, port: str) -> None:
-    """``--port N``: the hub takes the next port that it can have, and the first and the last line say so."""
+    """``--port N``: the hub takes the next port that it can have, and the first line says so."""
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as other:
         taken = other.getsockname()[1] if port == "taken" else 1
         if port != "taken" and _can_listen_on(taken):
@@ -277,12 +277,55 @@ def test_a_port_that_is_not_free_costs_no_telemetry(tmp_path: Path, port: str) -
         done = run_program(tmp_path, STEPS, "3", options=("--port", str(taken)))
     assert done.returncode == 0, done.stderr
     first, page_line, *_, last = done.stderr.splitlines()
-    said = re.fullmatch(rf"tachograph: port {taken} was in use, so the hub listens on port (\d+)", first)
+    said = re.fullmatch(rf"tachograph: port {taken} is in use, so the hub listens on port (\d+)", first)
     assert said is not None, done.stderr
     assert f"http://127.0.0.1:{said[1]}/" in page_line
-    assert f"; port {taken} was in use, so the hub listens on port {said[1]}; " in last
+    assert "so the hub listens" not in last
     (listed,) = runs.list(tmp_path / "store")
     assert [each.name for each in runs.open(listed.id, tmp_path / "store").metrics()] == ["step"]
+
+
+SCRAPED = """
+    import os, sys, urllib.request
+    request = urllib.request.Request(os.environ["TACHOGRAPH__HUB"] + "/metrics")
+    request.add_header("User-Agent", "Prometheus/3.15.0")
+    urllib.request.urlopen(request, timeout=10).read()
+    os.execvp(sys.argv[1], sys.argv[1:]) if sys.argv[1:] else None
+"""
+LINGERS = "tachograph: the job has ended; serving its last values to Prometheus for up to "
+
+
+def test_ctrl_c_ends_the_wait_for_a_last_scrape(tmp_path: Path) -> None:
+    """A hub that Prometheus scrapes stays after the job, and says so; Ctrl-C ends it, and the summary is complete."""
+    command = [*RUN, "--port", "0", "--", sys.executable, str(write(tmp_path, SCRAPED))]
+    with subprocess.Popen(command, env=environment(tmp_path), stderr=subprocess.PIPE, text=True) as job:
+        assert job.stderr is not None
+        lines = []
+        for line in job.stderr:
+            lines.append(line)
+            if line.startswith(LINGERS):
+                job.send_signal(signal.SIGINT)
+        assert job.wait(20) == 0
+    assert lines[-2] == f"{LINGERS}30 s (press Ctrl-C to stop now; --linger 0 turns this off)\n"
+    assert lines[-1].startswith("tachograph: finished: recorded 0 points, none lost; ")
+
+
+def test_the_hub_stays_as_long_as_asked(tmp_path: Path) -> None:
+    """``--linger`` sets how long; 0 turns it off, and nothing is said."""
+    for linger, count in (("0", 0), ("0.2", 1)):
+        done = run_program(tmp_path, SCRAPED, options=("--port", "0", "--linger", linger))
+        assert done.stderr.count(f"{LINGERS}0.2 s") == count
+        assert done.stderr.count(LINGERS) == count
+
+
+def test_no_hub_stays_for_a_command_that_was_not_found(tmp_path: Path) -> None:
+    """There is nothing to scrape, even with ``--linger``."""
+    began = time.monotonic()
+    done = run(tmp_path, "there-is-no-such-program", options=("--port", "0", "--linger", "60"))
+    assert done.returncode == 127
+    assert time.monotonic() - began < 30
+    assert LINGERS not in done.stderr
+    assert "tachograph: failed (exit code 127): recorded 0 points, none lost; " in done.stderr
 
 
 def _can_listen_on(port: int) -> bool:

@@ -282,7 +282,7 @@ def test_where_sigchld_is_ignored_the_jobs_code_is_still_known(tmp_path: Path) -
         assert run(tmp_path, program, "--quiet", *NOWHERE, "--", command).returncode == code
     done = run(tmp_path, program, "--", "true")
     assert done.returncode == 0
-    assert " events, none lost" in done.stderr
+    assert " points, none lost" in done.stderr
 
 
 def test_a_job_that_may_not_be_signalled_goes_on(tmp_path: Path) -> None:

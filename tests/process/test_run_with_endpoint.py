@@ -206,12 +206,23 @@ def test_wrong_settings_of_the_endpoint_leave_the_hub(tmp_path: Path) -> None:
 
 
 def test_no_hub_and_no_endpoint(tmp_path: Path) -> None:
-    """Processes then have the settings of ``start()``: here a file each."""
+    """Processes then have the settings of ``start()``, and one line says which: here a file each."""
     files = {"OTEL_METRICS_EXPORTER": "jsonl", "OTEL_LOGS_EXPORTER": "jsonl"}
     done = run_program(tmp_path, PROGRAM, options=("--run-id", "job", "--no-hub"), **files)
     assert done.returncode == 0
+    as_set = "OTEL_METRICS_EXPORTER=jsonl and OTEL_LOGS_EXPORTER=jsonl says"
+    said = f"tachograph: no hub and no endpoint: no run is stored; each process exports as {as_set}"
+    assert said in done.stderr.splitlines()
     assert list((tmp_path / "store" / "exports" / "job").glob("*.jsonl"))
     assert not list((tmp_path / "store").glob("**/*.sqlite*"))
+
+
+def test_no_hub_and_no_settings(tmp_path: Path) -> None:
+    """One line says where the metrics are served, and that nothing is stored."""
+    done = run(tmp_path, "true", options=("--no-hub",), OTEL_EXPORTER_PROMETHEUS_PORT="9999")
+    where = "metrics are at http://127.0.0.1:9999/metrics while the job runs, and nothing is stored"
+    assert done.stderr == f"tachograph: no hub and no endpoint: {where}\n"
+    assert run(tmp_path, "true", options=("--no-hub", "--quiet")).stderr == ""
 
 
 def test_the_hub_leaves_the_port_of_a_local_endpoint_alone(tmp_path: Path) -> None:

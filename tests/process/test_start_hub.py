@@ -323,7 +323,9 @@ def test_a_program_without_an_interpreter_starts_no_hub(tmp_path: Path, change: 
     done = run(tmp_path, program)
     assert (done.returncode, done.stdout) == (0, "None\n")
     (line,) = done.stderr.splitlines()
-    assert line.startswith("start(hub=True) could not start a hub, continuing with the other destinations: ")
+    assert line.startswith(
+        "tachograph: start(hub=True) could not start a hub, continuing with the other destinations: "
+    )
     assert why in line
     assert len((tmp_path / "starts").read_text().splitlines()) == starts
     assert number(exported(tmp_path / "out.jsonl")["torchelastic", "loss"]) == 0.5

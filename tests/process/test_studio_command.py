@@ -166,7 +166,7 @@ def test_a_store_that_cannot_be_read_says_why(
 def test_beyond_loopback_a_token_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As for the hub: other machines need a token."""
     assert main(["studio", "--store", str(tmp_path), "--port", "0", "--host", "0.0.0.0"]) == 2  # noqa: S104 - refused
-    assert "needs a token: use --token-file" in capsys.readouterr().err
+    assert "requires a token: use --token-file" in capsys.readouterr().err
 
 
 def test_one_run_that_cannot_be_read_is_listed_with_its_problem(tmp_path: Path) -> None:

@@ -75,7 +75,10 @@ def test_with_the_token_runs_are_changed_and_deleted(store: Path) -> None:
         assert (line["name"], line["tags"]) == ("Mine", ["best"])
         first, second = page.delete("a/run"), page.delete("a/run")
         assert (first.status, json.loads(first.body)) == (200, {"run": "a/run"})
-        assert (second.status, why(second)) == (404, f"there is no run 'a/run' in {store}: there are 1")
+        assert (second.status, why(second)) == (
+            404,
+            f"there is no run 'a/run' in {store}: 'tachograph runs list' lists those that there are",
+        )
         assert page.post("a/run", {"name": "late"}).status == 404
     assert [each.id for each in runs.list(store)] == ["another"]
 

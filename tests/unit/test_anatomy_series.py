@@ -260,7 +260,7 @@ def test_an_error_of_ours_is_counted(training: Training, caplog: pytest.LogCaptu
     assert training.values("tachograph.errors") == {("anatomy",): 2}
     assert [record.getMessage() for record in caplog.records] == [
         (
-            "cannot record a training step (further warnings are suppressed; see tachograph.errors): "
+            "cannot record a training step (further warnings are suppressed; see tachograph_errors_total on /metrics): "
             "ValueError('a batch of its own')"
         )
     ]

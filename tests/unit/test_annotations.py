@@ -133,7 +133,7 @@ def test_a_run_that_a_hub_writes_is_tagged_and_not_deleted(store: Path, capsys: 
     said = capsys.readouterr()
     assert said.err.splitlines() == [
         f"tachograph runs delete: there is no run 'anotter' in {store}: did you mean 'another'?",
-        "tachograph runs delete: live: a hub is writing it",
+        "tachograph runs delete: live: it is still being recorded",
     ]
     assert [line.partition(" (")[0] for line in said.out.splitlines()[-2:]] == ["deleted a/run", "deleted another"]
     assert [each.id for each in runs.list()] == ["live"]

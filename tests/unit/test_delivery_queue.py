@@ -232,7 +232,8 @@ def test_an_unreachable_destination_is_given_up(caplog: pytest.LogCaptureFixture
     assert not queue.flush(10)
     assert dropped(registry) == {"unreachable": 3}
     assert [record.message for record in caplog.records].count(
-        "there: data was lost (unreachable; further warnings are suppressed, see tachograph.dropped): nobody listens"
+        "there: data was lost (unreachable; further warnings are suppressed; "
+        "see tachograph_dropped_total on /metrics): nobody listens"
     ) == 1
     queue.close(1)
 

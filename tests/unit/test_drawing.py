@@ -80,8 +80,8 @@ def test_a_run_draws_curves_of_ranks_and_of_other_runs(tmp_path: Path) -> None:
     one, two = (tachograph.runs.open(name, store=tmp_path) for name in ("one", "two"))
     assert [line.label for line in one.plot("loss").lines] == ["rank 0", "rank 1"]
     assert [line.places for line in one.plot("loss", rank=1).lines] == [[(0.0, 1.1), (1.0, 0.6), (2.0, 0.3)]]
-    assert [line.label for line in two.plot("loss", beside=[one], rank=0).lines] == ["two", "one"]
-    assert len(one.plot("only-here", "loss", beside=[two]).lines) == 4
+    assert [line.label for line in two.plot("loss", compare=[one], rank=0).lines] == ["two", "one"]
+    assert len(one.plot("only-here", "loss", compare=[two]).lines) == 4
     with pytest.raises(LookupError, match="did you mean 'loss'"):
         one.plot("los")
     with pytest.raises(TypeError, match=r'plot\("loss"\)'):

@@ -48,7 +48,9 @@ def test_from_an_index_it_has_the_name(tmp_path: Path) -> None:
 def test_from_elsewhere_it_has_the_packages(tmp_path: Path, origin: str) -> None:
     """A checkout, a file and a repository are no index: the packages of the extra are named, and no others."""
     found = installed(tmp_path, direct_url_json=origin)
-    assert install_command("hardware", found) == "pip install 'psutil<8,>=6' 'nvidia-ml-py<15,>=12.575'"
+    assert install_command("hardware", found) == (
+        "pip install 'psutil<8,>=6' 'nvidia-ml-py<15,>=12.575' # the extra 'hardware'"
+    )
 
 
 def test_an_environment_of_uv_has_no_pip(tmp_path: Path) -> None:

@@ -35,7 +35,8 @@ def test_a_run_without_an_accident() -> None:
     }
     assert (
         found.line()
-        == "goodput 69% of 2 min, data wait 9%, start-up 8%, checkpoints 6%, evaluation 4%, after the last step 4%"
+        == "goodput 69% of 2 min (time in training steps), data wait 9%, start-up 8%, checkpoints 6%, evaluation 4%, "
+        "after the last step 4%"
     )
 
 

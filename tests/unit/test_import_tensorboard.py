@@ -463,7 +463,7 @@ def test_what_cannot_be_imported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not store.exists()
     with pytest.raises(SystemExit):
         main(["runs", "import", "wandb", str(logs)])
-    assert "invalid choice: 'wandb'" in capsys.readouterr().err
+    assert "cannot import from 'wandb', only from 'tensorboard'" in capsys.readouterr().err
     (logs / "version_1" / "events.out.tfevents.1").touch()
     assert take(logs, store) == 0
     assert capsys.readouterr().out.splitlines()[1] == "version_1: empty so far"

@@ -162,6 +162,7 @@ def test_what_is_no_number_costs_itself_alone(caplog: pytest.LogCaptureFixture) 
     ("values", "more", "error", "words"),
     [
         (["loss"], {}, TypeError, "log() takes a mapping of names to values, not list"),
+        ("loss", {}, TypeError, "not str: 'loss'; write log({'loss': value})"),
         ("loss", {}, TypeError, "not str"),
         (None, {}, TypeError, "not NoneType"),
         ({1: 2.0}, {}, TypeError, "a key of log() must be a string, not int: 1"),

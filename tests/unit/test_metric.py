@@ -478,7 +478,10 @@ def test_the_programs_own_failures_are_counted(caplog: pytest.LogCaptureFixture)
     metric.record(Broken())
     metric.record(Broken())
     assert [record.getMessage() for record in caplog.records] == [
-        "broken: dropped a value: the disk is gone (further warnings are suppressed; see tachograph.dropped)"
+        (
+            "broken: dropped a value: the disk is gone "
+            "(further warnings are suppressed; see tachograph_dropped_total on /metrics)"
+        )
     ]
 
 

@@ -71,7 +71,7 @@ def test_one_that_cannot_be_read_costs_only_itself(caplog: pytest.LogCaptureFixt
     assert [record.getMessage() for record in caplog.records] == [
         (
             "m: dropped a value: an illegal memory access was encountered "
-            "(further warnings are suppressed; see tachograph.dropped)"
+            "(further warnings are suppressed; see tachograph_dropped_total on /metrics)"
         )
     ]
 

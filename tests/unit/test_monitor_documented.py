@@ -410,8 +410,9 @@ def test_one_handler_is_never_in_two_threads() -> None:
 )
 def test_a_wrong_stat_is_refused_at_once(arguments: tuple[Any, ...], error: type[Exception]) -> None:
     """A wrong aggregation, window or number of samples is an error at the call."""
-    with pytest.raises(error):
+    with pytest.raises(error) as raised:
         Stat(*arguments)
+    assert ("; use Aggregation.SUM" in str(raised.value)) is (arguments[1] == ["sum"])
 
 
 @pytest.mark.parametrize(

@@ -190,8 +190,8 @@ def test_a_program_goes_on_with_the_exporters_that_are_good(tmp_path: Path) -> N
     done = run(tmp_path, program, PYTHONPATH=str(folder), **names)
     assert done.returncode == 0
     assert [line.partition(" for ")[0] for line in done.stderr.splitlines()] == [
-        "could not start the exporter missing",
-        "could not start the exporter raising",
+        "tachograph: could not start the exporter missing",
+        "tachograph: could not start the exporter raising",
     ]
     lines = done.stdout.splitlines()
     for kind in ("good", "read"):
@@ -225,7 +225,14 @@ def test_plain_opentelemetry_instrument_takes_them(tmp_path: Path) -> None:
         paths = {path for path, _, body in receiver.requests if b"loss" in body or b"tachograph.process" in body}
     assert done.returncode == 0, done.stderr
     assert (
-        len([line for line in done.stderr.splitlines() if line.startswith("could not start the exporter raising")]) == 1
+        len(
+            [
+                line
+                for line in done.stderr.splitlines()
+                if line.startswith("tachograph: could not start the exporter raising")
+            ]
+        )
+        == 1
     )
     for kind in ("good", "read"):
         assert '"loss"' in [line for line in done.stdout.splitlines() if line.startswith(kind)][-1]

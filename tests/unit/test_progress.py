@@ -227,7 +227,7 @@ def test_async_iterables(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: progress(3), TypeError, r"progress\(\) takes an iterable, not int: 3"),
+        (lambda: progress(3), TypeError, r"progress\(\) takes an iterable, not int: 3; write progress\(range\(3\)\)"),
         (lambda: progress([], key=3), TypeError, "metric name must be a string"),
         (lambda: progress([], key=""), ValueError, "must not be empty"),
         (lambda: progress([], group=3), TypeError, "must be a string, not int"),

@@ -367,7 +367,7 @@ def test_views_take_names() -> None:
         (timedelta(microseconds=999), ValueError, "the window of WindowedMetricReader must be at least 1 ms"),
         (0.0, ValueError, "must be at least 1 ms: 0.0"),
         (math.inf, ValueError, "must be finite"),
-        (1, TypeError, "must be a timedelta, or a float of seconds, not int: 1"),
+        (1, TypeError, r"must be a timedelta, or a float .*, not int: 1; write timedelta\(seconds=1\) or 1\.0"),
         ("1s", TypeError, "must be a timedelta, or a float of seconds"),
     ],
 )

@@ -26,7 +26,6 @@ def summary_lines(
     undelivered: Sequence[Undelivered],
     status: int,
     store: Path | None,
-    remarks: Sequence[str],
 ) -> Iterator[str]:
     """Yield the process that failed first, the reasons of losses, a line about the whole run, and its diagnosis.
 
@@ -35,7 +34,6 @@ def summary_lines(
         undelivered: what processes had not delivered when they ended.
         status: how the job ended.
         store: the folder of the run, if it is not the usual one.
-        remarks: further clauses of the line about the run.
     """
     from tachograph.runs import (
         Loss,
@@ -46,18 +44,19 @@ def summary_lines(
 
     studio = ["tachograph", "studio", *(["--store", str(store)] if store is not None else ())]
     undelivered_clause = [_describe_undelivered(undelivered)] if undelivered else []
-    last_clauses = [*remarks, f"see it again with '{shlex.join(studio)}'"]
+    see_again = f"see it again with '{shlex.join(studio)}'"
     if not summary:
         no_summary = f"{describe_status(status)}: the hub did not report what it recorded"
-        yield "; ".join([no_summary, *undelivered_clause, *last_clauses])
+        yield "; ".join([no_summary, *undelivered_clause, see_again])
         return
     failure = (summary.get("ended") or {}).get("failure")
     if failure:
         yield printable(_describe_failure(failure))
     losses = [Loss(loss["reason"], loss["destination"], loss["points"]) for loss in summary.get("losses", ())]
     for loss in losses[:_MOST_LISTED]:
-        line = f"lost {_count(loss.points, 'point')}, {loss_name(loss.reason, loss.destination)}"
-        yield f"{line}: {loss.why.replace('`', '')}" if loss.why else line
+        line = f"lost {_count(loss.points, 'point')} ({loss_name(loss.reason, loss.destination)})"
+        why = loss.why.replace("`", "")
+        yield f"{line}: {why[0].lower()}{why[1:]}" if why else line
     missing = [_describe_lost_process(process) for process in summary.get("lost", [])]
     unheard = summary.get("unheard") or {}
     if unheard.get("processes"):
@@ -69,9 +68,11 @@ def summary_lines(
     points = _count(summary["points"], "point")
     if not summary["points"] and diagnosis.get("goodput"):  # a program that logs nothing
         points = "the phases of its steps"
-    recorded = f"{describe_status(status)}: recorded {points} and {_count(summary.get('events', 0), 'event')}{lost}"
+    events = summary.get("user_events", 0)
+    counted = f"{points} and {_count(events, 'event')}" if events else points
+    recorded = f"{describe_status(status)}: recorded {counted}{lost}"
     deleted = [f"{path} was deleted during the run" for path in summary.get("deleted", [])]
-    yield "; ".join([recorded, *missing, *undelivered_clause, *deleted, *last_clauses])
+    yield "; ".join([recorded, *missing, *undelivered_clause, *deleted, see_again])
     yield from diagnosis_lines(diagnosis)
 
 

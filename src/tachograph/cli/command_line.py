@@ -15,6 +15,7 @@ from typing import NamedTuple, NoReturn
 FAILED = 1
 WRONG_USAGE = 2
 _LAST_PORT = 65535
+_DEFAULT_STORE = "TACHOGRAPH_STORE, or ~/.local/state/tachograph"
 _SECONDS_IN = {"ms": 1e-3, "": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -34,8 +35,10 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors name the nearest option of the same command."""
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong with the command line, and exit with 2."""
-        super().error(self.with_hint(message))
+        """Print in one line what is wrong with the command line, and exit with 2."""
+        hinted = self.with_hint(message)
+        more = "" if hinted.endswith("?)") else f"; see '{self.prog} --help'"
+        self.exit(WRONG_USAGE, f"{self.prog}: {hinted}{more}\n")
 
     def with_hint(self, message: str) -> str:
         """Return an error message, with the nearest option if it is about an unknown one."""
@@ -90,7 +93,7 @@ def group_parser(
     width = max(map(len, commands)) + 2
     lines = "\n".join(f"  {name:{width}}{command.summary}" for name, command in commands.items())
     examples = f"\n\n{examples}" if examples else ""
-    return argparse.ArgumentParser(
+    return Parser(
         prog=program,
         usage=f"{program} COMMAND [options]",
         description=f"{description}{examples}\n\ncommands:\n{lines}",
@@ -145,7 +148,7 @@ def stop_output() -> int:
 
 def add_store(to: argparse.ArgumentParser, text: str = "The folder with the runs") -> None:
     """Add ``--store``."""
-    to.add_argument("--store", type=Path, metavar="DIR", help=f"{text} (default: TACHOGRAPH_STORE)")
+    to.add_argument("--store", type=Path, metavar="DIR", help=f"{text} (default: {_DEFAULT_STORE})")
 
 
 def add_run(to: argparse.ArgumentParser, *, default: str = "") -> None:
@@ -167,7 +170,7 @@ def add_host_and_port(to: argparse.ArgumentParser, usual_port: int) -> None:
 
 def add_token_file(to: argparse.ArgumentParser) -> None:
     """Add ``--token-file`` of a server."""
-    text = "Require the bearer token in this file on every request (default: TACHOGRAPH_HUB_TOKEN)"
+    text = "Require the bearer token in this file on every request (default: the token in TACHOGRAPH_HUB_TOKEN)"
     to.add_argument("--token-file", type=Path, metavar="FILE", help=text)
 
 

@@ -58,7 +58,7 @@ def command(arguments: Sequence[str]) -> int:
         announcement.failed(f"{missing}, a dependency of tachograph, cannot be imported: {error}", lacks=missing)
         return WRONG_USAGE
     except StoreError as error:
-        announcement.failed(f"{reason(error)}; --store names another folder")
+        announcement.failed(f"{reason(error)}; use --store to choose another folder")
         return WRONG_USAGE
     except (OSError, ValueError) as error:
         announcement.failed(reason(error))
@@ -101,7 +101,15 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
             server = HubServer(hub, listener, token=token, forwarding=forwarding)
             observes = find_spec("psutil") is not None if asked is None else asked.boolean()
             node = Node(own, hub.folder) if observes else None
-            lifetime = Lifetime(hub, server, forwarding, node=node, parent=options.parent, linger=options.linger)
+            lifetime = Lifetime(
+                hub,
+                server,
+                forwarding,
+                node=node,
+                parent=options.parent,
+                linger=options.linger,
+                on_linger=announcement.lingers,
+            )
 
             def announce() -> None:
                 heard = announcement.started(url, hub.summary(), owns=own is not None)
@@ -129,11 +137,11 @@ def build_parser() -> Parser:
     add = built.add_argument
     add_host_and_port(built, 4318)
     add_store(built, "The folder to store runs in")
-    run = f"The run of telemetry that does not name one (default: TACHOGRAPH_RUN, or {DEFAULT_RUN!r})"
+    run = f"The run id for telemetry that carries none (default: TACHOGRAPH_RUN, or {DEFAULT_RUN!r})"
     add("--run-id", metavar="ID", help=run)
     add_token_file(built)
     add("--forward", metavar="URL", help="Also send everything on to this OTLP/HTTP endpoint")
-    linger = "How long to keep serving after the end (default: 0s, or 30s if Prometheus scrapes the hub)"
+    linger = "How long to keep serving after Ctrl-C or SIGTERM (default: 0s, or 30s if Prometheus scrapes the hub)"
     add("--linger", type=duration, metavar="DURATION", help=linger)
     add("--quiet", action="store_true", help="Print nothing")
     # Set by `tachograph run` and by `start(hub=True)`.

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from tachograph.cli._endpoint_ports import local_ports
@@ -28,6 +28,7 @@ from tachograph.instrumentation.child_environment import child_environment
 from tachograph.pipeline.hub_process import HubProcess
 
 INTERVAL = 1.0
+_EXPORTERS = tuple(f"OTEL_{signal.upper()}_EXPORTER" for signal in SIGNALS)
 _SYSTEM_METRICS = "TACHOGRAPH_SYSTEM_METRICS"
 _HUB_OPTIONS = ("port", "store", "linger", "forward", "tag", "notes")
 _INTERRUPTED = 130
@@ -86,7 +87,7 @@ def _check_options(parser: argparse.ArgumentParser, options: argparse.Namespace)
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    parser = _Parser(
+    parser = Parser(
         prog="tachograph run",
         usage="tachograph run [options] -- command …",
         description="Run a job and record all of its Python processes, without a change to its code.",
@@ -97,13 +98,16 @@ def build_parser() -> argparse.ArgumentParser:
     add("--tag", action="append", metavar="NAME", help="Add a tag to the run (may be repeated)")
     add("--notes", metavar="TEXT", help="Add notes to the run")
     add_store(parser, "The folder to store the run in")
-    add("--port", type=port, metavar="N", help="The port of the hub, or the next free one (default: 4318)")
-    linger = "How long the hub keeps serving after the job (default: 0s, or 30s if Prometheus scrapes it)"
+    add(
+        "--port", type=port, metavar="N", help="The port of the hub; if it is in use, the next free one (default: 4318)"
+    )
+    linger = "How long the hub keeps serving /metrics after the job (default: 0s, or 30s if Prometheus scrapes it)"
     add("--linger", type=duration, metavar="DURATION", help=linger)
     add("--forward", metavar="URL", help="Let the hub also send everything on to this OTLP endpoint")
     endpoint = "Also send OTLP from each process to this endpoint (default: OTEL_EXPORTER_OTLP_ENDPOINT)"
     add("--endpoint", metavar="URL", help=endpoint)
-    add("--no-hub", action="store_true", help="Start no hub and store nothing: send to the endpoint alone")
+    no_hub = "Start no hub and store nothing: send only to the endpoint, or serve /metrics if there is none"
+    add("--no-hub", action="store_true", help=no_hub)
     interval = "The time between two exports of a process (default: 1s)"
     add("--interval", type=positive_duration, metavar="DURATION", help=interval)
     profile = "Profile functions by name, package.module:Class.method, with wildcards (may be repeated)"
@@ -113,12 +117,6 @@ def build_parser() -> argparse.ArgumentParser:
     add("--wait-counters", action="store_true", help="Also record how long torch waits (torch.wait.*)")
     add("--quiet", action="store_true", help="Print nothing")
     return parser
-
-
-class _Parser(Parser):
-    def error(self, message: str) -> NoReturn:
-        """Print in one line what is wrong with the command line, and exit with 2."""
-        self.exit(2, f"tachograph run: {self.with_hint(message)}\n")
 
 
 def _pattern(value: str) -> str:
@@ -224,10 +222,13 @@ def _record_job(options: argparse.Namespace, environ: Mapping[str, str], run: st
     except ImportError as error:
         return fail("run", f"cannot start the hub, so the job was not started: {error}", WRONG_USAGE)
     say = _ignore if options.quiet else _say
-    remarks = [] if hub is None else _announce(hub, run, options, endpoints, say)
+    if hub is not None:
+        _announce(hub, run, options, endpoints, say)
     if hub is None and endpoints.named:
         say(f"sending telemetry to {endpoints.shown}")
         say(f"run {run}")
+    elif options.no_hub:
+        say(_without_hub(environ))
     job_environ = _job_environment(options, environ, run, hub, endpoints, marks=marks)
     begin_line = _ignore if options.quiet else _begin_line
     status = run_job(options.command, job_environ, partial(_check_hub, hub, say, begin_line), _say)
@@ -236,13 +237,30 @@ def _record_job(options: argparse.Namespace, environ: Mapping[str, str], run: st
         _say(f"{options.command[0]}: {_START_ERRORS[status]}")
     if hub is not None:
         note_status(marks, status)
-        summary = _end_hub(hub, options.linger)
+        on_linger = partial(_say_lingering, say, started=status not in _START_ERRORS)
+        summary = _end_hub(hub, options.linger, on_linger)
         undelivered = [] if marks is None else StartMarks(marks).undelivered()
-        for line in summary_lines(summary, undelivered, status, options.store, remarks):
+        for line in summary_lines(summary, undelivered, status, options.store):
             say(line)
     elif endpoints.named:
         say(f"{describe_status(status)}: telemetry was sent to {endpoints.shown}")
     return status
+
+
+def _without_hub(environ: Mapping[str, str]) -> str:
+    """Return what happens to the job's telemetry if there is neither a hub nor an endpoint."""
+    exporters = [f"{name}={text(environ, name)}" for name in _EXPORTERS if text(environ, name)]
+    if exporters:
+        return f"no hub and no endpoint: no run is stored; each process exports as {' and '.join(exporters)} says"
+    from tachograph.pipeline.settings import (
+        PROMETHEUS_HOST,
+        PROMETHEUS_PORT,
+    )  # which a job with a hub need not wait for
+
+    host = text(environ, "OTEL_EXPORTER_PROMETHEUS_HOST") or PROMETHEUS_HOST
+    port = text(environ, "OTEL_EXPORTER_PROMETHEUS_PORT") or PROMETHEUS_PORT
+    served = f"metrics are at http://{host}:{port}/metrics while the job runs"
+    return f"no hub and no endpoint: {served}, and nothing is stored"
 
 
 def _job_environment(
@@ -272,20 +290,16 @@ def _job_environment(
 
 def _announce(
     hub: HubProcess, run: str, options: argparse.Namespace, endpoints: _Endpoints, say: Callable[[str], object]
-) -> list[str]:
-    """Print the addresses of the run; return the remarks that the summary repeats, such as why the port is another."""
+) -> None:
+    """Print the addresses of the run, and why the port is another one."""
     port = urlsplit(hub.url).port
-    remarks = []
     if options.port and port != options.port:
-        reason = "belongs to the endpoint" if options.port in endpoints.local_ports else "was in use"
-        remarks.append(f"port {options.port} {reason}, so the hub listens on port {port}")
-    for remark in remarks:
-        say(remark)
+        reason = "belongs to the endpoint" if options.port in endpoints.local_ports else "is in use"
+        say(f"port {options.port} {reason}, so the hub listens on port {port}")
     say(f"live at {hub.page} (metrics at {hub.url}/metrics)")
     if endpoints.named:
         say(f"also sending telemetry to {endpoints.shown}")
     say(f"run {run}, stored in {hub.store}")
-    return remarks
 
 
 def _check_hub(hub: HubProcess | None, say: Callable[[str], object], begin_line: Callable[[str], object]) -> None:
@@ -336,12 +350,22 @@ def _start_hub(
         return None
 
 
-def _end_hub(hub: HubProcess, linger: float | None) -> dict[str, Any]:
+def _end_hub(hub: HubProcess, linger: float | None, on_linger: Callable[[float], bool]) -> dict[str, Any]:
     """End the hub, and return its summary; empty if there is none, or if an interrupt comes first."""
     try:
-        return hub.end(linger)
+        return hub.end(linger, on_linger)
     except KeyboardInterrupt:
         return {}
+
+
+def _say_lingering(say: Callable[[str], object], seconds: float, *, started: bool) -> bool:
+    """Print what the hub waits for after the job; return False if it need not wait, as no job has started."""
+    if started:
+        say(
+            f"the job has ended; serving its last values to Prometheus for up to {seconds:g} s "
+            "(press Ctrl-C to stop now; --linger 0 turns this off)"
+        )
+    return started
 
 
 def _export_interval(options: argparse.Namespace, environ: Mapping[str, str], *, only_hub: bool) -> float:

@@ -451,7 +451,8 @@ class AnatomyOfSteps:
         self._registry.count_error("anatomy")
         self._log_once(
             "anatomy",
-            "cannot record a training step (further warnings are suppressed; see tachograph.errors): %r",
+            "cannot record a training step (further warnings are suppressed; see tachograph_errors_total on "
+            "/metrics): %r",
             error,
         )
 

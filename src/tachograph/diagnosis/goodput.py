@@ -65,7 +65,9 @@ class Goodput(NamedTuple):
         """Return it in one line, for people: categories of a hundredth at least, the most first."""
         others = sorted(CATEGORIES[1:], key=lambda each: -self.seconds[each])
         shown = [f"{_WORDS[each]} {self.share(each):.0%}" for each in others if self.share(each) >= 0.01]  # noqa: PLR2004
-        return ", ".join([f"goodput {self.share('productive'):.0%} of {_lasting(self.wall)}", *shown])
+        return ", ".join(
+            [f"goodput {self.share('productive'):.0%} of {_lasting(self.wall)} (time in training steps)", *shown]
+        )
 
     def data(self) -> dict[str, float]:
         """Return the seconds by category, for JSON."""

@@ -64,7 +64,9 @@ def guarded(call: Callable[..., object], *arguments: object) -> None:
         pass_on(error)
         registry.default.count_error("handler")
         where = getattr(call, "__qualname__", repr(call))
-        message = "metric handler %s raised: %r (further warnings are suppressed; see tachograph.errors)"
+        message = (
+            "metric handler %s raised: %r (further warnings are suppressed; see tachograph_errors_total on /metrics)"
+        )
         _log_once(where, message, where, error, exc_info=error)
 
 

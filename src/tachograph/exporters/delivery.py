@@ -155,7 +155,11 @@ class LossReport:
 
     def say_lost(self, reason: Reason, why: str) -> None:
         """Say that something is lost, once a reason."""
-        self.say(reason, f"data was lost ({reason}; further warnings are suppressed, see tachograph.dropped): {why}")
+        self.say(
+            reason,
+            f"data was lost ({reason}; further warnings are suppressed; "
+            f"see tachograph_dropped_total on /metrics): {why}",
+        )
 
     def say(self, kind: str, message: str) -> None:
         """Say something, unless its kind was said before."""

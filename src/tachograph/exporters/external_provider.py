@@ -70,7 +70,8 @@ def external_meter_provider(*, load: bool = True) -> MeterProvider | None:
         named = os.environ.get("OTEL_PYTHON_METER_PROVIDER")
         _log_once(
             named,
-            "cannot load OTEL_PYTHON_METER_PROVIDER=%s (further warnings are suppressed; see tachograph.errors): %s",
+            "cannot load OTEL_PYTHON_METER_PROVIDER=%s (further warnings are suppressed; see "
+            "tachograph_errors_total on /metrics): %s",
             named,
             error,
         )
@@ -217,7 +218,7 @@ class ExternalProvider:
             self._log_once(
                 "failed",
                 "publishing through the program's MeterProvider failed (further warnings are suppressed; see "
-                "tachograph.errors)",
+                "tachograph_errors_total on /metrics)",
                 exc_info=True,
             )
 

@@ -83,7 +83,7 @@ class HandlerExporter(MetricExporter):
             self._registry.count_error("handler")
             self._log_once(
                 "raised",
-                "%r raised (further warnings are suppressed; see tachograph.errors)",
+                "%r raised (further warnings are suppressed; see tachograph_errors_total on /metrics)",
                 self._handler,
                 exc_info=True,
             )

@@ -99,5 +99,8 @@ class JsonLines:
     def _lose(self, items: int, why: str) -> None:
         self._registry.count_dropped("encoding", NAME, items)
         self._log_once(
-            "encoding", "%s: data was dropped (further warnings are suppressed; see tachograph.dropped): %s", NAME, why
+            "encoding",
+            "%s: data was dropped (further warnings are suppressed; see tachograph_dropped_total on /metrics): %s",
+            NAME,
+            why,
         )

@@ -64,7 +64,8 @@ def external_logger_provider(*, load: bool = True) -> LoggerProvider | None:
         named = os.environ.get("OTEL_PYTHON_LOGGER_PROVIDER")
         _log_once(
             named,
-            "cannot load OTEL_PYTHON_LOGGER_PROVIDER=%s (further warnings are suppressed; see tachograph.errors): %s",
+            "cannot load OTEL_PYTHON_LOGGER_PROVIDER=%s (further warnings are suppressed; see "
+            "tachograph_errors_total on /metrics): %s",
             named,
             error,
         )
@@ -158,7 +159,7 @@ def into_provider(
                 registry.count_dropped("rejected", NAME)
                 message = (
                     "the program's LoggerProvider rejected an event (further warnings are suppressed; see "
-                    "tachograph.dropped): %s"
+                    "tachograph_dropped_total on /metrics): %s"
                 )
                 log_once("refused", message, error)
 

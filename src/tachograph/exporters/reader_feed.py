@@ -179,7 +179,12 @@ class ReaderFeed:
 
     def _count(self, why: str) -> None:
         self._registry.count_error("exporter")
-        self._log_once("failed", "%s: %s (further warnings are suppressed; see tachograph.errors)", self._name, why)
+        self._log_once(
+            "failed",
+            "%s: %s (further warnings are suppressed; see tachograph_errors_total on /metrics)",
+            self._name,
+            why,
+        )
 
 
 def unfit(reader: MetricReader) -> str | None:

@@ -69,7 +69,7 @@ class StatEvents:
                 self._registry.count_error("handler")
                 self._log_once(
                     "raised",
-                    "%r raised (further warnings are suppressed; see tachograph.errors)",
+                    "%r raised (further warnings are suppressed; see tachograph_errors_total on /metrics)",
                     self._callback,
                     exc_info=True,
                 )
@@ -218,7 +218,7 @@ class WindowedMetricReader(MetricReader):
             self._registry.count_error("windows")
             message = (
                 "closing a window failed, it is closed with the next one (further warnings are suppressed; see "
-                "tachograph.errors)"
+                "tachograph_errors_total on /metrics)"
             )
             self._log_once(type(error).__name__, message, level=logging.ERROR, exc_info=True)
 

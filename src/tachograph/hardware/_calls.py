@@ -87,7 +87,8 @@ class BlockingCalls:
             except Exception as error:  # noqa: BLE001 - the border to drivers and file systems: the other calls are made
                 registries.default.count_error("system")
                 message = (
-                    "could not read hardware metrics, retrying (further warnings are suppressed; see tachograph.errors)"
+                    "could not read hardware metrics, retrying (further warnings are suppressed; see "
+                    "tachograph_errors_total on /metrics)"
                 )
                 self._log_once(type(error).__name__, message, level=logging.ERROR, exc_info=True)
             with self._changed:

@@ -149,7 +149,9 @@ class Observation:
         elif isinstance(error, MissingError):
             self._log_once(name, "hw.* metrics are not recorded: %s", error)
         else:
-            message = "%s is not recorded: %s (further warnings are suppressed; see tachograph.errors)"
+            message = (
+                "%s is not recorded: %s (further warnings are suppressed; see tachograph_errors_total on /metrics)"
+            )
             self._log_once(name, message, name, error)
 
     def close(self, timeout: float = _CLOSING) -> None:

@@ -91,7 +91,10 @@ class Snapshot:
             if not isinstance(error, ImportError) or what not in self._failed:
                 registries.default.count_error(what)
             self._failed.add(what)
-            message = "points have no %s metrics: %s (further warnings are suppressed; see tachograph.errors)"
+            message = (
+                "points have no %s metrics: %s (further warnings are suppressed; see tachograph_errors_total on "
+                "/metrics)"
+            )
             self._log_once(what, message, what, error)
         self._latest[what] = found = self._clock(), fields
         return found

@@ -100,7 +100,8 @@ class Archive:
             self._registry.count_error("store")
             self._log_once(
                 "store",
-                "the hub cannot write to its store (further warnings are suppressed; see tachograph.errors): %s",
+                "the hub cannot write to its store (further warnings are suppressed; see tachograph_errors_total "
+                "on /metrics): %s",
                 error,
             )
 

@@ -72,7 +72,8 @@ class Connections:
         self._count_closed(reason)
         self._log_once(
             reason,
-            "the hub closed a connection: %s (further warnings are suppressed; see tachograph.hub.connections.closed)",
+            "the hub closed a connection: %s (further warnings are suppressed; see "
+            "tachograph_hub_connections_closed_total on /metrics)",
             _REASONS[reason],
         )
 

@@ -211,7 +211,10 @@ class Receiver:
             return self._receivers[kind.signal](message)
         except Exception as error:  # the border to the store: a full disk must not end the hub
             self._hub.count("tachograph.hub.failed", 1, signal=kind.signal)
-            warning = "the hub cannot store a request (further warnings are suppressed; see tachograph.hub.failed): %s"
+            warning = (
+                "the hub cannot store a request (further warnings are suppressed; see "
+                "tachograph_hub_failed_total on /metrics): %s"
+            )
             self._log_once("store", warning, error, exc_info=not isinstance(error, StoreError))
             why = f"cannot store it: {type(error).__name__}"
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, why, retry_after=_RETRY_AFTER) from error

@@ -46,7 +46,9 @@ class Rejections:
             self.total += count
             self.by_reason[reason] += count
             self._registry.count_dropped(reason, "hub", count)
-            message = "the hub rejected data (further warnings are suppressed; see tachograph.dropped): %s"
+            message = (
+                "the hub rejected data (further warnings are suppressed; see tachograph_dropped_total on /metrics): %s"
+            )
             self._log_once(reason, message, reason.replace("_", " "))
         why = [f"{count} {reason}, {named[reason]}: {REASONS[reason]}" for reason, count in rejected.items()]
         return Rejected(sum(rejected.values()), " ".join(why))

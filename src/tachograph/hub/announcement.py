@@ -54,6 +54,12 @@ class Announcement:
         if not self._quiet:
             _say(line)
 
+    def lingers(self, seconds: float) -> None:
+        """Announce that the page stays for a last scrape."""
+        self._write({"lingers": seconds})
+        if not self._quiet:
+            _say(f"still serving the last values for up to {seconds:g} s (signal again to stop now)")
+
     def ended(self, summary: Mapping[str, Any]) -> None:
         """Announce the end, with the points and events that are kept, and those that are lost."""
         self._write(summary)

@@ -123,9 +123,10 @@ def read_token(file: Path | None, environ: Mapping[str, str], *, loopback: bool)
     try:
         token = environ.get(TOKEN, "").strip() if file is None else file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {where}: {error}") from None
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ValueError(f"cannot read {where}: {why}") from None
     if not token and file is None:
-        raise ValueError(f"a hub that other machines can reach needs a token: use --token-file or set {TOKEN}")
+        raise ValueError(f"listening to other machines requires a token: use --token-file or set {TOKEN}")
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise ValueError(f"{where} must be a token of printable ASCII characters without spaces")
     return token

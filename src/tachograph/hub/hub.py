@@ -42,6 +42,7 @@ from tachograph.runs import (
     StoreError,
     count_events,
     count_points,
+    count_user_events,
     ending_as_json,
     find_ending,
     look,
@@ -331,7 +332,7 @@ class Hub:
         page = self._page.render(instruments, processes, others, form, left_out, over=over)
         if page.omitted:
             self.count("tachograph.hub.page.omitted", page.omitted)
-            message = "the hub's /metrics page is cut off at %d MiB (see tachograph.hub.page.omitted)"
+            message = "the hub's /metrics page is cut off at %d MiB (see tachograph_hub_page_omitted_total)"
             self._log_once("page", message, self._limits.page >> 20)
         return page.body
 
@@ -425,7 +426,7 @@ class Hub:
         with self._ticking:
             if not self._closed:
                 self._archive.save(everything=True)
-        points = events = 0
+        points = events = user_events = 0
         lost: Counter[tuple[str, str]] = Counter()
         lost.update({(reason, "hub"): count for reason, count in self._rejections.by_reason.items()})
         lost["helper", ""] += 0 if self._started is None else self._started.of_helpers()
@@ -440,12 +441,14 @@ class Hub:
                 continue
             points += count_points(file.rows)
             events += count_events(file.rows)
+            user_events += count_user_events(file.rows)
             lost.update({(each.reason, each.destination): each.points for each in read_losses(file.rows)})
             if own is not None:
                 with look(file) as reading:
                     ended = ending_as_json(find_ending(reading, read_members(reading), self._clock(), written=False))
                     diagnosed = diagnose_run(reading, 0, recent=False).data()
-        counts = {"points": points, "events": events, "losses": [each._asdict() for each in sort_losses(lost)]}
+        stored = {"points": points, "events": events, "user_events": user_events}
+        counts = {**stored, "losses": [each._asdict() for each in sort_losses(lost)]}
         return {**counts, "ended": ended, "diagnosis": diagnosed}
 
     def health(self) -> dict[str, Any]:

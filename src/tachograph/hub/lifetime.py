@@ -76,6 +76,7 @@ class Lifetime:
         node: reports the machine; None for no such metrics.
         parent: pid of the process with which it ends; None for none.
         linger: seconds that the page stays after that; None for 30 where a Prometheus has scraped it, else none.
+        on_linger: called with these seconds when the wait begins, if there is one.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Lifetime:
         node: Node | None = None,
         parent: int | None = None,
         linger: float | None = None,
+        on_linger: Callable[[float], object] = lambda _: None,
     ) -> None:
         self._hub = hub
         self._server = server
@@ -94,6 +96,7 @@ class Lifetime:
         self._node = node
         self._parent = parent
         self._linger = linger
+        self._on_linger = on_linger
         self._ending = asyncio.Event()
         self._hurry = asyncio.Event()
         self._closing = threading.Event()
@@ -143,7 +146,7 @@ class Lifetime:
             if not self._full:
                 self._full = True
                 _log.warning(
-                    "the hub cannot accept more connections (counted in tachograph.hub.failed): %s",
+                    "the hub cannot accept more connections (counted in tachograph_hub_failed_total on /metrics): %s",
                     error.strerror,
                 )
         elif not self._closing.is_set():  # asyncio's next try may come after the end
@@ -187,6 +190,8 @@ class Lifetime:
         seconds = self._linger
         if seconds is None:
             seconds = SCRAPED_LINGER if self._server.scraped else 0.0
+        if seconds and not self._hurry.is_set():
+            self._on_linger(seconds)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), seconds)
 
@@ -195,7 +200,7 @@ class Lifetime:
             try:
                 self._hub.tick()
             except Exception:  # noqa: BLE001 - the border to the store: a full disk must not end the upkeep
-                self._fail("tick")
+                self._fail("maintenance")
 
     def _look(self) -> None:
         while not self._closing.wait(LOOK):
@@ -205,7 +210,8 @@ class Lifetime:
         self._hub.count("tachograph.hub.failed", 1, signal=work)
         self._log_once(
             "upkeep",
-            "the hub's maintenance failed (further warnings are suppressed; see tachograph.hub.failed)",
+            "the hub's maintenance failed (further warnings are suppressed; see tachograph_hub_failed_total on "
+            "/metrics)",
             exc_info=True,
         )
 

@@ -187,7 +187,8 @@ class HubServer:
             self._hub.count("tachograph.hub.failed", 1, signal="page")
             self._log_once(
                 "page",
-                "a scrape of the hub failed (further warnings are suppressed; see tachograph.hub.failed)",
+                "a scrape of the hub failed (further warnings are suppressed; see tachograph_hub_failed_total on "
+                "/metrics)",
                 exc_info=True,
             )
             return PlainTextResponse("500: internal error; see the hub's log\n", 500)

@@ -15,7 +15,7 @@ def install_command(extra: str, distribution: Distribution | None = None) -> str
     """Return the shell command that brings an extra into this environment.
 
     The name of the package is in it only if that is where it came from: an index. To a checkout or a file, which may
-    be gone by now, it names the packages of the extra (``direct_url.json``, PEP 610).
+    be gone by now, it names the packages of the extra, and in a comment the extra (``direct_url.json``, PEP 610).
 
     Args:
         extra: a name of ``[project.optional-dependencies]``.
@@ -31,4 +31,5 @@ def install_command(extra: str, distribution: Distribution | None = None) -> str
     if not installed.read_text("direct_url.json"):
         return f"{pip} 'tachograph[{extra}]'"
     found = (_OF_AN_EXTRA.fullmatch(line) for line in installed.requires or ())
-    return " ".join([pip, *(f"'{each[1]}'" for each in found if each is not None and each[2] == extra)])
+    packages = [f"'{each[1]}'" for each in found if each is not None and each[2] == extra]
+    return " ".join([pip, *packages, f"# the extra {extra!r}"])

@@ -281,7 +281,7 @@ class Bridge:
             self._registry.count_error(SCOPE)
             message = (
                 "could not record an event of torch.monitor: %r "
-                "(further warnings are suppressed; see tachograph.errors)"
+                "(further warnings are suppressed; see tachograph_errors_total on /metrics)"
             )
             self._log_once("event", message, error)
 

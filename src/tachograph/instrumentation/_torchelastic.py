@@ -180,7 +180,8 @@ class ElasticEvents:
             pass_on(error)
             self._registry.count_error("torchelastic")
             message = (
-                "could not record an event of torchelastic: %r (further warnings are suppressed; see tachograph.errors)"
+                "could not record an event of torchelastic: %r (further warnings are suppressed; see "
+                "tachograph_errors_total on /metrics)"
             )
             self._log_once("event", message, error)
 
@@ -320,7 +321,8 @@ class ElasticMetrics:
             pass_on(error)
             self._registry.count_error("torchelastic")
             message = (
-                "could not record a value of torchelastic: %r (further warnings are suppressed; see tachograph.errors)"
+                "could not record a value of torchelastic: %r (further warnings are suppressed; see "
+                "tachograph_errors_total on /metrics)"
             )
             self._log_once("point", message, error)
 

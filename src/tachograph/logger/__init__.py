@@ -218,7 +218,8 @@ class MetricsLogger:
             if self._closed and switch.on:
                 self._origin.lose(
                     "closed",
-                    "dropped a point logged after close() (further warnings are suppressed; see tachograph.dropped)",
+                    "dropped a point logged after close() (further warnings are suppressed; see "
+                    "tachograph_dropped_total on /metrics)",
                 )
             return
         when = checked_timestamp(timestamp) if timestamp else 0
@@ -284,7 +285,10 @@ class MetricsLogger:
         if not name:
             raise ValueError("the name of a point (prefix and measurement) must not be empty")
         if not fields:
-            message = "%r: dropped a point without fields (further warnings are suppressed; see tachograph.dropped)"
+            message = (
+                "%r: dropped a point without fields (further warnings are suppressed; see "
+                "tachograph_dropped_total on /metrics)"
+            )
             self._origin.lose("empty", message, name)
             return None
         if len(self._shapes) >= _SHAPES:

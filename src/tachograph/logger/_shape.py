@@ -106,7 +106,8 @@ class Origin:
             pass_on(error)
             self.registry.count_error("logger")
             self.say(
-                "dropped a tag or a name that has no text: %r (further warnings are suppressed; see tachograph.errors)",
+                "dropped a tag or a name that has no text: %r (further warnings are suppressed; see "
+                "tachograph_errors_total on /metrics)",
                 error,
             )
             return None
@@ -122,7 +123,7 @@ class Origin:
             self.registry.count_error("logger")
             self.say(
                 "recording a field only in events, without a gauge: %s "
-                "(further warnings are suppressed; see tachograph.errors)",
+                "(further warnings are suppressed; see tachograph_errors_total on /metrics)",
                 error,
             )
             return nothing
@@ -213,7 +214,7 @@ class Shape:
             found = field(value)
         except Exception as error:  # noqa: BLE001 - the border to user code: whatever an object raises that is read
             pass_on(error)
-            message = "dropped field %r: %s (further warnings are suppressed; see tachograph.dropped)"
+            message = "dropped field %r: %s (further warnings are suppressed; see tachograph_dropped_total on /metrics)"
             self.origin.lose("no_number", message, name, error)
             return None
         if isinstance(found, Statistics):
@@ -274,7 +275,7 @@ class Shape:
             return value.wait(deadline)
         except Exception as error:  # noqa: BLE001 - a device that fails costs the point this field, and nothing else
             pass_on(error)
-            message = "dropped field %r: %s (further warnings are suppressed; see tachograph.dropped)"
+            message = "dropped field %r: %s (further warnings are suppressed; see tachograph_dropped_total on /metrics)"
             self.origin.lose("no_number", message, name, error)
             return None
 

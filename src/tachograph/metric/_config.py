@@ -71,7 +71,7 @@ class Dictionary:
                     self._registry.count_dropped("attribute", "journal")
                     message = (
                         "%s: dropped key %r, there are already %d keys "
-                        "(further warnings are suppressed; see tachograph.dropped)"
+                        "(further warnings are suppressed; see tachograph_dropped_total on /metrics)"
                     )
                     self._log_once("keys", message, self._name, key[:100], MOST_KEYS)
                     continue

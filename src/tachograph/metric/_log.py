@@ -95,7 +95,8 @@ class LoggedValues:
         """
         if not isinstance(values, Mapping):
             kind = type(values).__name__
-            raise TypeError(f"log() takes a mapping of names to values, not {kind}: {shown(values)}")
+            hint = f"; write log({{{shown(values)}: value}})" if isinstance(values, str) else ""
+            raise TypeError(f"log() takes a mapping of names to values, not {kind}: {shown(values)}{hint}")
         flat = dict(_flat(values))
         place = (group, *flat)
         key_set = self.key_sets.get(place)

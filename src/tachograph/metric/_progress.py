@@ -425,7 +425,8 @@ def progress(
     if hasattr(iterable, "__aiter__"):
         return _async_items(iterable, key, group, items)
     if not hasattr(iterable, "__iter__") and not hasattr(iterable, "__getitem__"):
-        raise TypeError(f"progress() takes an iterable, not {type(iterable).__name__}: {iterable!r:.100}")
+        hint = f"; write progress(range({iterable}))" if isinstance(iterable, int) else ""
+        raise TypeError(f"progress() takes an iterable, not {type(iterable).__name__}: {iterable!r:.100}{hint}")
     return _items(iterable, key, group, items)
 
 

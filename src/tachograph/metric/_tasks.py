@@ -61,7 +61,10 @@ class _Stretch(Span):
         except Exception as failure:  # noqa: BLE001 - the one guard around it: the function's own result or error matters more
             pass_on(failure)
             registry.default.count_error("task")
-            message = "lost the last points of task %r (further warnings are suppressed; see tachograph.errors)"
+            message = (
+                "lost the last points of task %r (further warnings are suppressed; see tachograph_errors_total "
+                "on /metrics)"
+            )
             _log_once(("end", self._execution.name), message, self._execution.name, level=logging.ERROR, exc_info=True)
         if self._inner is not None:
             self._inner.end(error, seconds, into)

@@ -238,7 +238,10 @@ class Execution:
         except Exception as error:  # noqa: BLE001 - one curve that fails costs the others nothing
             pass_on(error)
             self.registry.count_error("metric")
-            message = "could not export points of Metric %r (further warnings are suppressed; see tachograph.errors)"
+            message = (
+                "could not export points of Metric %r (further warnings are suppressed; see "
+                "tachograph_errors_total on /metrics)"
+            )
             self._log_once("curve", message, curve.labels["metric"], level=logging.ERROR, exc_info=True)
             if self.ended:
                 curve.give_up("shutdown")

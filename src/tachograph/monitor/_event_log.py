@@ -310,7 +310,7 @@ class EventLog:
         self._registry.count_dropped("feedback", "handler", lost)
         message = (
             "event handlers keep logging events from inside handlers: the rest is exported, but not passed to "
-            "handlers (further warnings are suppressed; see tachograph.dropped)"
+            "handlers (further warnings are suppressed; see tachograph_dropped_total on /metrics)"
         )
         self._log_once("feedback", message)
 
@@ -430,7 +430,9 @@ class EventLog:
         self._registry.count_error("handler")
         if not handle.said:
             handle.said = True
-            message = "event handler %r raised: %r (further warnings are suppressed; see tachograph.errors)"
+            message = (
+                "event handler %r raised: %r (further warnings are suppressed; see tachograph_errors_total on /metrics)"
+            )
             _log.warning(message, handle.callback, error, exc_info=error)
 
 

@@ -99,7 +99,11 @@ class Windows:
                     self._registry.drop(name)
                     message = "Stat %r has no metric because there are already %d Stats; its events are still logged %s"
                     _log_once(
-                        "names", message, name, MOST_NAMES, "(further warnings are suppressed; see tachograph.dropped)"
+                        "names",
+                        message,
+                        name,
+                        MOST_NAMES,
+                        "(further warnings are suppressed; see tachograph_dropped_total on /metrics)",
                     )
                     return made
                 return self._series.setdefault(name, made)

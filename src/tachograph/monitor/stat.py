@@ -239,9 +239,15 @@ def _checked_aggregations(name: str, aggregations: Iterable[Aggregation]) -> lis
         if not isinstance(asked, Aggregation):
             raise TypeError(
                 f"the aggregations of Stat {name!r} must be members of tachograph.monitor.Aggregation, "
-                f"not {type(asked).__name__}: {asked!r:.100}"
+                f"not {type(asked).__name__}: {asked!r:.100}{_member_hint(asked)}"
             )
     return wanted
+
+
+def _member_hint(asked: object) -> str:
+    """Return which member a string or a number most likely stands for; empty if it is none's name."""
+    name = asked.upper() if isinstance(asked, str) else ""
+    return f"; use Aggregation.{name}" if name in Aggregation.__members__ else ""
 
 
 def window_nanoseconds(of: str, window_size: object) -> int:
@@ -262,9 +268,11 @@ def window_nanoseconds(of: str, window_size: object) -> int:
     elif isinstance(window_size, timedelta):
         milliseconds = window_size // _MILLISECOND
     else:
+        is_count = isinstance(window_size, int) and not isinstance(window_size, bool)
+        hint = f"; write timedelta(seconds={window_size}) or {window_size}.0" if is_count else ""
         raise TypeError(
             f"the window of {of} must be a timedelta, or a float of seconds, "
-            f"not {type(window_size).__name__}: {window_size!r:.100}"
+            f"not {type(window_size).__name__}: {window_size!r:.100}{hint}"
         )
     if milliseconds < 1:
         raise ValueError(f"the window of {of} must be at least 1 ms: {window_size!r}")

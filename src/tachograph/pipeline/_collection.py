@@ -305,7 +305,8 @@ class Collection:
                 raise
             pass_on(error)
             message = (
-                "%s failed, dropped its metrics and spans: %r (further warnings are suppressed; see tachograph.dropped)"
+                "%s failed, dropped its metrics and spans: %r (further warnings are suppressed; see "
+                "tachograph_dropped_total on /metrics)"
             )
             self._log_once(name, message, name, error, level=logging.ERROR)
 

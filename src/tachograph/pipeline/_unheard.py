@@ -109,9 +109,9 @@ def count_helper(
     told = [_counted(count, what) for count, what in ((values, "value"), (records, "log record")) if count]
     if note_helper(environ, values + records):
         log.warning(
-            "tachograph: %s recorded in a helper process (%s, pid %d), such as a data loader worker, and dropped. Set "
+            "%s recorded in a helper process (%s, pid %d), such as a data loader worker, and dropped. Set "
             "TACHOGRAPH_HELPERS=true to export from helper processes "
-            "(further warnings are suppressed; see tachograph.dropped)",
+            "(further warnings are suppressed; see tachograph_dropped_total on /metrics)",
             f"{' and '.join(told)} {'was' if values + records == 1 else 'were'}",
             program_name(),
             os.getpid(),
@@ -139,7 +139,7 @@ def say_undelivered(
     values = _waiting_values(registry, journal)
     if values:
         log.warning(
-            "tachograph: %s recorded but never exported. Call tachograph.start(), or run the script with "
+            "%s recorded but never exported. Call tachograph.start(), or run the script with "
             "`tachograph run -- python ...`.",
             f"{_counted(values, 'value')} {'was' if values == 1 else 'were'}",
         )

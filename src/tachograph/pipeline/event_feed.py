@@ -354,7 +354,10 @@ class EventFeed:
             pass_on(error)
             if name not in self._failed:
                 self._failed.add(name)
-                message = "%s failed, dropped its events: %r (further warnings are suppressed; see tachograph.dropped)"
+                message = (
+                    "%s failed, dropped its events: %r (further warnings are suppressed; see "
+                    "tachograph_dropped_total on /metrics)"
+                )
                 _log.error(message, name, error)
 
     def _lose(self, destination: str, points: int) -> None:

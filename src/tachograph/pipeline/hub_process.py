@@ -172,25 +172,39 @@ class HubProcess:
         except ChildProcessError:
             return True
 
-    def end(self, linger: float | None) -> dict[str, Any]:
+    def end(self, linger: float | None, on_linger: Callable[[float], bool] = lambda _: True) -> dict[str, Any]:
         """Ask it to end and wait for that; return its summary, empty where it gives none.
+
+        An interrupt while the hub lingers ends the wait, but not the summary.
 
         Args:
             linger: the seconds that it was asked to stay; None: as it likes.
+            on_linger: called with the seconds when the hub begins to wait for a last scrape; False ends the wait.
         """
         if self.pid is None:
             return {}
         self.ask_to_end()
         deadline = time.monotonic() + ENDS_WITHIN + (LINGERS_BY_ITSELF if linger is None else linger)
-        said: dict[str, Any] = {}
+        message: dict[str, Any] = {}
+        lingers = False
         try:
-            while "points" not in said and time.monotonic() < deadline:
-                said = self._read(deadline - time.monotonic())
-                if not said:
+            while "points" not in message and time.monotonic() < deadline:
+                try:
+                    message = self._read(deadline - time.monotonic())
+                    if "lingers" in message:
+                        lingers = True  # first: an interrupt may come during the call
+                        if not on_linger(float(message["lingers"])):
+                            self.ask_to_end()
+                except KeyboardInterrupt:
+                    if not lingers:
+                        raise
+                    self.ask_to_end()
+                    message = {"interrupted": True}
+                if not message:
                     break
         finally:
             self._kill()
-        return said if "points" in said else {}
+        return message if "points" in message else {}
 
     def ask_to_end(self) -> None:
         """Send it SIGTERM: it ends once it has taken the last exports, and asked again at once. This does not wait."""

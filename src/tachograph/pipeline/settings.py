@@ -155,7 +155,7 @@ def check_keywords(given: Iterable[str]) -> None:
     known = Keywords.__annotations__
     for name in given:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
+            near = get_close_matches(name, known, n=1) or [each for each in known if name in each.split("_")]
             hint = f"did you mean {near[0]}=?" if near else f"use one of {', '.join(known)}"
             raise TypeError(f"start() has no argument {name!r:.200}: {hint}")
 

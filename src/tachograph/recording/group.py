@@ -44,7 +44,7 @@ class NameLimit:
             "names",
             "dropped metric %r of group %r because this process already has %d metric names: pass changing numbers, "
             "such as the step, as x or as an attribute, not in the name "
-            "(further warnings are suppressed; see tachograph.dropped)",
+            "(further warnings are suppressed; see tachograph_dropped_total on /metrics)",
             name,
             group,
             self.most,

@@ -336,7 +336,7 @@ class Journal:
         try:
             self._numbers.next()
             self._count_rest()
-            message = "lost an event %r: %r (further warnings are suppressed; see tachograph.dropped)"
+            message = "lost an event %r: %r (further warnings are suppressed; see tachograph_dropped_total on /metrics)"
             self._log_once("lost", message, name, error, level=logging.ERROR)
         except MemoryError:
             return
@@ -409,7 +409,10 @@ class Journal:
                 except Exception as error:  # noqa: BLE001 - as for any event
                     pass_on(error)
                     self._uncounted += 1
-                    message = "lost an event %r: %r (further warnings are suppressed; see tachograph.dropped)"
+                    message = (
+                        "lost an event %r: %r (further warnings are suppressed; see tachograph_dropped_total on "
+                        "/metrics)"
+                    )
                     self._log_once("lost", message, LOG, error)
         return found
 

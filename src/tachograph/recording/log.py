@@ -18,7 +18,7 @@ _MOST = 1000  # things that one log remembers
 
 
 class OneLine(logging.Filter):
-    """A filter that makes a message one line that stderr can show.
+    """A filter that makes a message one line that stderr can show, and names its source if no handler does.
 
     It escapes control characters, because a name with a line end would forge a line of the log, and all characters
     that stderr cannot encode: on a strict ASCII stream, logging would print its own traceback instead of the message.
@@ -32,7 +32,9 @@ class OneLine(logging.Filter):
             pass_on(error)
             record.args = tuple(_readable(argument) for argument in record.args or ())
             message = record.getMessage()
-        printable = _encodable(_CONTROL.sub(_escaped, message))
+        # On stderr, through logging.lastResort, nothing else names the logger.
+        source = "" if log.hasHandlers() else "tachograph: "
+        printable = source + _encodable(_CONTROL.sub(_escaped, message))
         if printable != message:
             record.msg = printable
             record.args = ()

@@ -67,7 +67,9 @@ class SeriesLosses:
 
     def _count_unread(self, error: Exception) -> None:
         if not self.no_number:
-            message = "%s: dropped a value: %s (further warnings are suppressed; see tachograph.dropped)"
+            message = (
+                "%s: dropped a value: %s (further warnings are suppressed; see tachograph_dropped_total on /metrics)"
+            )
             log.warning(message, self.name, error)
         self.no_number += 1
         if self._unread is not None:
@@ -78,7 +80,7 @@ class SeriesLosses:
         if not self.attribute:
             message = (
                 "%r: dropped attribute %r because reading it raised %s "
-                "(further warnings are suppressed; see tachograph.dropped)"
+                "(further warnings are suppressed; see tachograph_dropped_total on /metrics)"
             )
             log.warning(message, self.name, key, type(error).__name__)
         self.attribute += 1
@@ -87,7 +89,8 @@ class SeriesLosses:
         """Count values that would have made a counter go backwards."""
         if count and not self.negative:
             message = (
-                "%s: dropped a negative value of a counter (further warnings are suppressed; see tachograph.dropped)"
+                "%s: dropped a negative value of a counter (further warnings are suppressed; see "
+                "tachograph_dropped_total on /metrics)"
             )
             log.warning(message, self.name)
         self.negative += count

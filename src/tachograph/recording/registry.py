@@ -323,8 +323,8 @@ bound_records.make = _bound_again
 
 def declare(
     name: str,
-    *,
     group: str = "torchelastic",
+    *,
     kind: Kind | None = None,
     unit: str | None = None,
     description: str = "",

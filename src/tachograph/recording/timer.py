@@ -119,7 +119,7 @@ class Task:
                 self._registry.count_error(self._name)
                 message = (
                     "%s: background task failed and will be retried "
-                    "(further warnings are suppressed; see tachograph.errors)"
+                    "(further warnings are suppressed; see tachograph_errors_total on /metrics)"
                 )
                 self._log_once(type(error).__name__, message, self._name, level=logging.ERROR, exc_info=True)
         finally:

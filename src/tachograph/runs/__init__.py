@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tachograph.runs.catalogue import check_store as check_store
     from tachograph.runs.catalogue import count_events as count_events
     from tachograph.runs.catalogue import count_points as count_points
+    from tachograph.runs.catalogue import count_user_events as count_user_events
     from tachograph.runs.catalogue import delete_run_files as delete_run_files
     from tachograph.runs.catalogue import find_run as find_run
     from tachograph.runs.catalogue import find_unfinished_runs as find_unfinished_runs
@@ -246,6 +247,7 @@ _NAMES = {
         "check_store",
         "count_events",
         "count_points",
+        "count_user_events",
         "delete_run_files",
         "find_run",
         "find_unfinished_runs",

@@ -18,17 +18,12 @@ from tachograph.identity.run_id import file_safe
 from tachograph.runs.ending import Ending, find_ending
 from tachograph.runs.file import RunFile, look
 from tachograph.runs.file_lock import Claim, is_in_use
-from tachograph.runs.members import NODE, read_display_name, read_members, read_tags
+from tachograph.runs.members import read_display_name, read_extent, read_members, read_tags
 from tachograph.runs.run import Run
 from tachograph.runs.store import SUFFIX, StoreError, run_path
 
 _NANO = 1_000_000_000
-# The hub's own node is no process of the job. Not json_extract(): that fails where the text is damaged.
-_HEARD = (
-    "SELECT min(first_export), max(last_export), count(DISTINCT process) FROM incarnation"
-    " JOIN process ON process = id WHERE resource NOT LIKE ?"
-)
-_NODE = f'%"dl.role": "{NODE}"%'
+_LIST = "'tachograph runs list' lists those that there are"
 
 
 class UnknownRunError(LookupError):
@@ -46,7 +41,7 @@ class UnknownRunError(LookupError):
     def __init__(self, name: str, folder: Path, known: Collection[str]) -> None:
         begin = max((each for each in known if name and each.startswith(name)), default="")  # ids end with a time
         self.near = begin or next(iter(get_close_matches(name, known, n=1)), "")
-        hint = f"did you mean {self.near!r}?" if self.near else f"there are {len(known) or 'none'}"
+        hint = f"did you mean {self.near!r}?" if self.near else _LIST if known else "there are none"
         super().__init__(f"there is no run {name!r:.200} in {folder}: {hint}")
 
 
@@ -55,8 +50,10 @@ class Summary(NamedTuple):
 
     Attributes:
         size: bytes on disk.
-        start: when its first process started, in nanoseconds since the epoch.
-        last: when the run last received data, in nanoseconds since the epoch.
+        start: when its first process started, in nanoseconds since the epoch; without a process, when
+            ``tachograph run`` started.
+        last: when the run last received data of its job, in nanoseconds since the epoch; without a process, when the
+            job ended.
         events: number of events, without points.
         in_use: whether a hub is writing it.
         problem: why the run cannot be read; empty if it can.
@@ -289,8 +286,7 @@ def _summary(path: Path) -> Summary:
     written, end = is_in_use(path), Ending("unknown")
     try:
         file = RunFile(path, looking=True)
-        for first, newest, count in file.rows(_HEARD, _NODE):
-            start, last, processes = first or start, newest or changed, count
+        start, last, processes = read_extent(file.rows, changed)
         points, events = count_points(file.rows), count_events(file.rows)
         named, name = tuple(read_tags(file.rows)), read_display_name(file.rows)
         with look(file) as reading:
@@ -325,6 +321,11 @@ def count_points(rows: Callable[[str], Iterable[Sequence[Any]]]) -> int:
 def count_events(rows: Callable[[str], Iterable[Sequence[Any]]]) -> int:
     """Return the number of events in a run, those apart that are points of curves; see :func:`count_points`."""
     return sum(found for (found,) in rows("SELECT count(*) FROM event"))
+
+
+def count_user_events(rows: Callable[[str], Iterable[Sequence[Any]]]) -> int:
+    """Return the number of events in a run, without those that Tachograph itself records, such as a process's start."""
+    return sum(found for (found,) in rows("SELECT count(*) FROM event WHERE name NOT LIKE 'tachograph.%'"))
 
 
 def find_unfinished_runs(folder: Path, since: int) -> list[str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from tachograph.runs.blocks import spell_nonfinite
 from tachograph.runs.buckets import HistogramValues
-from tachograph.runs.members import NODE
+from tachograph.runs.members import NODE, read_extent
 from tachograph.runs.recorded_series import HEADERS, Kind, RecordedSeries
 from tachograph.runs.run import Run
 
@@ -95,9 +95,8 @@ def describe_run(run: Run) -> str:
     processes, metrics = run.processes(), run.metrics()
     events = Counter(event.name or "(no name)" for event in run.events())
     head = [f"run {run.id}", f"file {run.path}"]
-    if processes:
-        first = min(each.first_export for each in processes)
-        last = max(each.last_export for each in processes)
+    first, last, _ = read_extent(run._file.rows, 0)  # noqa: SLF001 - not for users: Summary has it
+    if first:
         head.append(f"from {time_of(first)} to {time_of(last)}")
     head.append(str(run.ended))
     if thinned := run.curves_thinned:
@@ -128,7 +127,7 @@ def _processes(run: Run, processes: Sequence[Process]) -> list[str]:
     rows = [["RANK", "ROLE", "PID", "STARTS", "LAST EXPORT", "ENDED"]]
     for process in processes:
         rank = "-" if process.rank is None else str(process.rank)
-        numbers = [str(process.pid), str(process.starts)]
+        numbers = [str(process.pid or "-"), str(process.starts)]
         rows.append([rank, process.role or "-", *numbers, time_of(process.last_export), process.ended or "-"])
     failed = [
         ["FAILED", "PID", "TIME", "EXCEPTION"],

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from tachograph.recording.own_metrics import DROPPED, REASONS
 
 MISSING = "missing"
+_INSIDE = frozenset({"registry", "journal"})  # where a process keeps values before it sends them
 _GAP = "Sent but never received, from gaps in numbering: a process was killed, or its connection was lost."
 _WHY: dict[str, str] = {**{str(reason): words for reason, words in REASONS.items()}, MISSING: _GAP}
 _RECORDED = frozenset({"attribute"})  # the value was recorded, without that attribute
@@ -85,7 +86,7 @@ def sort_losses(found: Mapping[tuple[str, str], int]) -> list[Loss]:
 
 
 def describe_losses(found: Sequence[Loss]) -> str:
-    """Return losses as ``1,234 points: queue_full (journal) 1,200, missing 34``; empty if nothing is lost."""
+    """Return losses as ``1,234 points: queue_full 1,200, missing 34``; empty if nothing is lost."""
     if not found:
         return ""
     total = sum(loss.points for loss in found)
@@ -94,8 +95,8 @@ def describe_losses(found: Sequence[Loss]) -> str:
 
 
 def loss_name(reason: str, destination: str) -> str:
-    """Return the reason and, if known, the destination."""
-    return f"{reason} ({destination})" if destination else reason
+    """Return the reason and, if it is known and not a part of the process itself, the destination."""
+    return f"{reason}, {destination}" if destination and destination not in _INSIDE else reason
 
 
 def _total(state: Any) -> int:

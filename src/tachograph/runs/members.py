@@ -29,6 +29,16 @@ def silence_limit(interval: int) -> int:
     return max(_LEAST_SILENCE, INTERVALS * (interval or _UNKNOWN_INTERVAL))
 
 
+# The hub's own node is no process of the job. Not json_extract(): that fails where the text is damaged.
+_HEARD = (
+    "SELECT min(first_export), max(last_export), count(DISTINCT process) FROM incarnation"
+    " JOIN process ON process = id WHERE resource NOT LIKE ?"
+)
+_NODE = f'%"dl.role": "{NODE}"%'
+# When `tachograph run` started the job and saw it end: all that is known of a job without a process.
+_LAUNCHED = "SELECT min(time), max(time) FROM (SELECT time FROM launch UNION ALL SELECT time FROM job_end)"
+
+
 class MemberStart(NamedTuple):
     """One start of a process; times in nanoseconds since the epoch."""
 
@@ -200,3 +210,18 @@ def rank_of(resource: Mapping[str, AttributeValue]) -> int | None:
         return int(found) if len(found) <= _DIGITS else None
     except ValueError:
         return None
+
+
+def read_extent(rows: Callable[..., Iterable[Sequence[Any]]], changed: int) -> tuple[int, int, int]:
+    """Return when a run's job started and last sent something, in nanoseconds, and the number of its processes.
+
+    The hub's own observation of the machine goes on after the job, and does not count.
+
+    Args:
+        rows: runs a query and returns its rows.
+        changed: the time of the file, for a run of which nothing else is known.
+    """
+    first, last, processes = next(iter(rows(_HEARD, _NODE)), (None, None, 0))
+    if not processes:
+        first, last = next(iter(rows(_LAUNCHED)), (None, None))
+    return first or changed, last or changed, processes

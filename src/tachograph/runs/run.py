@@ -115,12 +115,12 @@ class Run:
         names = list(dict.fromkeys(metric.name for metric in metrics))
         return run_html({**about, "metrics": many}, dictionaries, names, self.plot)
 
-    def plot(self, *names: str, beside: Iterable[Run] = (), rank: int | None = None) -> CurveDrawing:
+    def plot(self, *names: str, compare: Iterable[Run] = (), rank: int | None = None) -> CurveDrawing:
         """Draw the curves of metrics as an SVG, which a notebook displays; this needs no other package.
 
         Args:
             names: the names of the metrics, which share one y-axis.
-            beside: more runs whose curves of these metrics are drawn as well.
+            compare: more runs whose curves of these metrics are drawn as well.
             rank: only draw curves of this rank.
 
         Raises:
@@ -129,7 +129,7 @@ class Run:
         """
         if not names:
             raise TypeError('plot() needs the names of metrics, such as plot("loss")')
-        runs = [(run.name or run.id, partial(run._read_stretches, rank=rank)) for run in (self, *beside)]  # noqa: SLF001 - a run, too
+        runs = [(run.name or run.id, partial(run._read_stretches, rank=rank)) for run in (self, *compare)]  # noqa: SLF001 - a run, too
         return drawing(runs, names)
 
     def _read_stretches(self, name: str, *, rank: int | None) -> list[tuple[Curve, Stretch]]:

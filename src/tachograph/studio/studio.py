@@ -220,7 +220,10 @@ class Studio:
             if self._closing.is_set() and isinstance(error, AbandonedError | RuntimeError):
                 raise Unanswered(HTTPStatus.SERVICE_UNAVAILABLE, "the hub is shutting down") from error
             self._failed()
-            message = "a request of the Studio failed (further warnings are suppressed; see tachograph.hub.failed)"
+            message = (
+                "a request of the Studio failed (further warnings are suppressed; see "
+                "tachograph_hub_failed_total on /metrics)"
+            )
             self._log_once("answer", message, exc_info=True)
             why = "internal error; see the hub's log"
             raise Unanswered(HTTPStatus.INTERNAL_SERVER_ERROR, why) from error

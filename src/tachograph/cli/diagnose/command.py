@@ -118,7 +118,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
 def _step_lines(found: dict[str, Any]) -> Iterator[str]:
     """Yield what is known about the run's steps: verdicts, phases by rank, goodput."""
     if found["goodput"] is None:
-        yield "no training steps were recorded (only steps of a torch optimizer are)"
+        yield "no training steps were recorded: Tachograph times only steps that call a torch.optim optimizer"
         return
     for verdict in found["verdicts"]:
         yield f"{verdict['severity']}: {verdict['line']}"

@@ -49,25 +49,26 @@ def command(arguments: Sequence[str]) -> int:
     return 0 if all(results) else FAILED
 
 
-def _section(title: str, lines: Iterator[tuple[bool, str]]) -> Iterator[bool]:
-    """Print a section as its checks finish, and yield whether each has passed."""
+def _section(title: str, lines: Iterator[tuple[bool | None, str]]) -> Iterator[bool]:
+    """Print a section as its checks finish, and yield whether each has passed; None stands for what is optional."""
     sys.stdout.write(f"{title}\n")
     for is_good, line in lines:
-        sys.stdout.write(f"  {'ok' if is_good else 'FAILED':6}  {printable(line)}\n")
+        mark = "-" if is_good is None else "ok" if is_good else "FAILED"
+        sys.stdout.write(f"  {mark:6}  {printable(line)}\n")
         sys.stdout.flush()
-        yield is_good
+        yield is_good is not False
 
 
-def _versions() -> Iterator[tuple[bool, str]]:
+def _versions() -> Iterator[tuple[bool | None, str]]:
     yield True, f"python {platform.python_version()} ({sys.executable})"
     for name in _SHOWN_VERSIONS:
         try:
             yield True, f"{name} {version(name)}"
         except PackageNotFoundError:
-            yield name == "torch", f"{name} is not installed"
+            yield None if name == "torch" else False, f"{name} is not installed"
 
 
-def _store(folder: Path) -> Iterator[tuple[bool, str]]:
+def _store(folder: Path) -> Iterator[tuple[bool | None, str]]:
     if not folder.exists():
         parent = next(parent for parent in folder.absolute().parents if parent.exists())
         is_writable = os.access(parent, os.W_OK | os.X_OK)
@@ -88,7 +89,7 @@ def _store(folder: Path) -> Iterator[tuple[bool, str]]:
             yield False, f"{run.path}: {run.problem}"
 
 
-def _ports() -> Iterator[tuple[bool, str]]:
+def _ports() -> Iterator[tuple[bool | None, str]]:
     from tachograph.hub import HUB_PORT, STUDIO_PORT
 
     for name, number in (("hub", HUB_PORT), ("studio", STUDIO_PORT)):
@@ -101,13 +102,16 @@ def _ports() -> Iterator[tuple[bool, str]]:
                 yield True, f"{name}: {number} is in use, the next free port will be used"
 
 
-def _extras() -> Iterator[tuple[bool, str]]:
+def _extras() -> Iterator[tuple[bool | None, str]]:
     for extra, module in _EXTRAS.items():
         is_installed = find_spec(module) is not None if module else shutil.which("py-spy") is not None
-        yield True, f"{extra}: installed" if is_installed else f"{extra}: not installed ({install_command(extra)})"
+        if is_installed:
+            yield True, f"{extra}: installed"
+        else:
+            yield None, f"{extra}: not installed ({install_command(extra)})"
 
 
-def _destinations(endpoint: str | None, timeout: float) -> Iterator[tuple[bool, str]]:
+def _destinations(endpoint: str | None, timeout: float) -> Iterator[tuple[bool | None, str]]:
     """Send one test point to each destination that the variables name."""
     from tachograph.cli.doctor.probes import probes
     from tachograph.identity.environment import JOB_HUB, text
@@ -126,7 +130,7 @@ def _destinations(endpoint: str | None, timeout: float) -> Iterator[tuple[bool, 
         yield _send(probe, timeout)
     if is_empty:
         yield (
-            True,
+            None,
             "none configured; set OTEL_EXPORTER_OTLP_ENDPOINT, INFLUXDB_HOST or OTEL_METRICS_EXPORTER to add one",
         )
 
@@ -144,15 +148,16 @@ def _send(probe: TestPoint, timeout: float) -> tuple[bool, str]:
         hint = remedy(why)
         return False, f"{label}  {why}{': ' if hint else ''}{hint}"
     elapsed = (time.perf_counter() - began) * 1e3
-    return True, f"{label}  {elapsed:.0f} ms{', ' if remark else ''}{remark}"
+    answer = [f"answered in {elapsed:.0f} ms"] if probe.is_sent else []
+    return True, f"{label}  {', '.join([*answer, *([remark] if remark else [])]) or 'can be written'}"
 
 
 def build_parser() -> Parser:
     """Return the parser of the command."""
     built = parser(
         "doctor",
-        "Check the installation: versions, store, ports, extras, settings, and every destination that the OTEL_*, "
-        "INFLUXDB_* and TACHOGRAPH_* variables name, to which one test point is sent.",
+        "Check the installation (versions, store, ports, extras, settings), and send one test point to each "
+        "destination that OTEL_*, INFLUXDB_* and TACHOGRAPH_* variables configure.",
     )
     add = built.add_argument
     add("--endpoint", metavar="URL", help="An OTLP endpoint to test (default: OTEL_EXPORTER_OTLP_ENDPOINT)")

@@ -33,11 +33,13 @@ class TestPoint(NamedTuple):
         where: the address, the file or the object that the point goes to.
         send: sends the point within a number of seconds and returns a remark, which may be empty; it raises if the
             point does not arrive.
+        is_sent: a server answers it.
     """
 
     name: str
     where: str
     send: Callable[[float], str]
+    is_sent: bool = False
 
 
 def probes(settings: Settings, influx: InfluxTarget | None, hub: str) -> Iterator[TestPoint]:
@@ -49,12 +51,12 @@ def probes(settings: Settings, influx: InfluxTarget | None, hub: str) -> Iterato
         hub: the endpoint of the hub that ``tachograph run`` started; empty if there is none.
     """
     for otlp in settings.otlp:
-        yield TestPoint(f"otlp {otlp.signal}", otlp.endpoint, _otlp(otlp))
+        yield TestPoint(f"otlp {otlp.signal}", otlp.endpoint, _otlp(otlp), is_sent=True)
     for signal in SIGNALS if hub else ():
         otlp = read_otlp_settings(signal, {}, endpoint=hub)
-        yield TestPoint(f"hub {signal}", otlp.endpoint, _otlp(otlp))
+        yield TestPoint(f"hub {signal}", otlp.endpoint, _otlp(otlp), is_sent=True)
     if influx is not None:
-        yield TestPoint("influxdb", f"{influx.url}, database {influx.database!r}", _influxdb(influx))
+        yield TestPoint("influxdb", f"{influx.url}, database {influx.database!r}", _influxdb(influx), is_sent=True)
     exporters = {name for names in (settings.metrics, settings.traces, settings.logs) for name in names}
     if "prometheus" in exporters:
         host, port = settings.prometheus_host, settings.prometheus_port
@@ -65,7 +67,7 @@ def probes(settings: Settings, influx: InfluxTarget | None, hub: str) -> Iterato
         folder = settings.tensorboard_folder()
         yield TestPoint("tensorboard", str(folder), lambda _: _writable(folder / "events"))
     if "console" in exporters:
-        yield TestPoint("console", "standard output", lambda _: "needs no check")
+        yield TestPoint("console", "standard output", lambda _: "nothing to check")
     yield from _installed(settings, exporters)
 
 

@@ -59,7 +59,7 @@ KINDS: Mapping[str, Kind] = {
     "prometheus": Kind(
         "Write Prometheus configurations with recording rules and alerts",
         ("deploy/prometheus",),
-        "prometheus --config.file={out}/hub.yml, next to tachograph run or tachograph hub",
+        "run 'prometheus --config.file={out}/hub.yml'; it finds the jobs that 'tachograph run' starts on this machine",
         ("tests",),
     ),
     "grafana": Kind(

@@ -135,12 +135,16 @@ class _Sender:
                 where = "InfluxDB (--to influxdb)" if recording.kind == "lines" else "OTLP (--to otlp)"
                 self._say(f"{path}: skipped, its contents are for {where}")
                 return True
+            sent = self._sent
             stopped = self._send(recording)
+            unreadable = f"{recording.damaged} line{'s' * (recording.damaged != 1)} cannot be read"
+            if recording.damaged and not stopped and not recording.kind and self._sent == sent:
+                return self._bad(f"{path} has no telemetry ({unreadable}); nothing was sent")
             found = [stopped] if stopped else []
             if refused := self._losses.refused():
                 found.append(f"the receiver rejected {refused}")
             if recording.damaged:
-                found.append(f"{recording.damaged} lines are unreadable")
+                found.append(unreadable)
             if found:
                 rest = "stopped sending" if stopped else "everything else was sent"
                 self._bad(f"{path}: {', '.join(found)}, {rest}")
@@ -306,8 +310,9 @@ def build_parser() -> Parser:
     """Return the parser of the command."""
     built = parser(
         "resend",
-        "Send telemetry from files again: spools of InfluxDB lines or OTLP requests, and JSON lines of the exporter "
-        "'jsonl' or of 'tachograph runs export --format jsonl'. Nothing is deleted without --delete.",
+        "Resend data that an earlier process could not deliver (spool files of InfluxDB lines or OTLP requests), or "
+        "JSON lines of the exporter 'jsonl' or of 'tachograph runs export --format jsonl'. Nothing is marked or "
+        "deleted without --delete.",
     )
     add = built.add_argument
     paths = "Files, or folders with *.spool and *.jsonl files (default: the spools of the store)"
@@ -318,7 +323,8 @@ def build_parser() -> Parser:
     add("--database", help="The InfluxDB database or bucket (default: INFLUXDB_DATABASE)")
     add("--org", help="The InfluxDB organization (default: INFLUXDB_ORG)")
     add("-o", "--output", type=Path, metavar="FILE", help="The file that --to jsonl appends to")
-    add("--delete", action="store_true", help="Delete each file after everything in it has been accepted")
+    delete = "Mark accepted points in a spool file, and delete each file once everything in it is accepted"
+    add("--delete", action="store_true", help=delete)
     timeout = "How long to wait for an answer (default: 60s)"
     add("--timeout", type=positive_duration, default=60.0, metavar="DURATION", help=timeout)
     add_store(built, "The folder with the store")

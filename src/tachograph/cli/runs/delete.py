@@ -11,7 +11,7 @@ from tachograph.cli.command_line import FAILED, WRONG_USAGE, Parser, add_store, 
 from tachograph.identity.environment import store
 from tachograph.runs import delete_run_files, find_run, format_size, printable, run_files
 
-IN_USE = "a hub is writing it"
+IN_USE = "it is still being recorded"
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -68,7 +68,7 @@ def _size(path: Path) -> int:
 
 def build_parser() -> Parser:
     """Return the parser of the command."""
-    built = parser("runs delete", "Delete runs. A run that a hub is writing is kept.")
+    built = parser("runs delete", "Delete runs. Runs that are still being recorded are never deleted.")
     built.add_argument("runs", nargs="+", metavar="RUN", help="The ids of the runs")
     add_yes(built)
     add_store(built)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import sys
@@ -136,6 +137,12 @@ class Progress:
             self._out.flush()
 
 
+def _program(value: str) -> str:
+    if value != "tensorboard":
+        raise argparse.ArgumentTypeError(f"cannot import from {value!r:.100}, only from 'tensorboard'")
+    return value
+
+
 def build_parser() -> Parser:
     """Return the parser of the command."""
     built = parser(
@@ -144,7 +151,7 @@ def build_parser() -> Parser:
         "Importing a folder again adds what is new. The files are only read, and may be written at the same time.",
     )
     add = built.add_argument
-    add("source", choices=["tensorboard"], help="The program that wrote the files")
+    add("program", type=_program, metavar="tensorboard", help="The program that wrote the files")
     add("folder", type=Path, metavar="DIR", help="The folder with the files, at any depth: TensorBoard's --logdir")
     add_store(built)
     return built

@@ -62,7 +62,7 @@ def build_parser() -> Parser:
         "--filter",
         metavar="FILTER",
         default="",
-        help="Only runs that match, for example 'loss < 0.3 tag:sweep -state:failed'",
+        help="Only runs that match, for example 'loss < 0.3 tag:sweep -state:failed' (see docs/runs.md)",
     )
     add(
         "--tag",
@@ -71,7 +71,11 @@ def build_parser() -> Parser:
         metavar="NAME",
         help="Only runs with this tag (repeat it to require several)",
     )
-    of = f"Columns to show: {', '.join(RUN_FACTS)}, a metric, or a key of the configuration, results or program"
+    of = (
+        f"Columns to show: {', '.join(RUN_FACTS)}, a metric, or a key of the configuration, results or program. "
+        "in_use: a hub is recording the run; problem: why its file cannot be read "
+        "(default: name, state, start, duration, last loss, and the configuration keys that differ)"
+    )
     add("--columns", type=_columns, metavar="COLUMN,...", help=of)
     add(
         "--sort",

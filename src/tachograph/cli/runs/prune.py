@@ -51,7 +51,9 @@ def command(arguments: Sequence[str]) -> int:
 
 def build_parser() -> Parser:
     """Return the parser of the command."""
-    built = parser("runs prune", "Delete runs by age, number or size. A run that a hub is writing is kept.")
+    built = parser(
+        "runs prune", "Delete runs by age, number or size. Runs that are still being recorded are never deleted."
+    )
     add = built.add_argument
     add(
         "--older-than",

@@ -22,6 +22,7 @@ from opentelemetry import context
 
 from tachograph.exporters._http import TimeLimit, gzipped, limited_pools, proxy_of, root
 from tachograph.exporters.delivery import Retry
+from tachograph.identity.extra import install_command
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.recording.forking import at_fork
 
@@ -219,6 +220,12 @@ class Server:
             try:
                 with _loading.lock:  # making a client imports, too
                     self._load()
+            except ModuleNotFoundError as error:
+                if error.name != "influxdb_client":
+                    why = f"cannot load the client: {error}"
+                else:
+                    why = f"influxdb-client is not installed; run: {install_command('influxdb')}"
+                raise NoClient(None, f"{self._where}: {why}") from None
             except Exception as error:  # noqa: BLE001 - a broken installation may raise anything
                 why = self._secret.hidden(f"{type(error).__name__}: {error}")
                 raise NoClient(None, f"{self._where}: cannot load the client: {why}") from None

@@ -339,7 +339,9 @@ class MetricsEncoder:
 
     def _lose(self, points: int, why: str) -> None:
         self._registry.count_dropped("encoding", self._destination, points)
-        message = "%s: a series was dropped (further warnings are suppressed; see tachograph.dropped): %s"
+        message = (
+            "%s: a series was dropped (further warnings are suppressed; see tachograph_dropped_total on /metrics): %s"
+        )
         self._log_once("encoding", message, self._destination, why)
 
 

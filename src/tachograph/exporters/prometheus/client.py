@@ -135,7 +135,7 @@ class ClientRegistry:
         name = f"{type(collector).__module__}.{type(collector).__qualname__}"
         message = (
             "/metrics: skipping prometheus_client's collector %s: %.200s (further warnings are suppressed; see "
-            "tachograph.errors)"
+            "tachograph_errors_total on /metrics)"
         )
         self._log_once(name, message, name, why)
 

@@ -92,7 +92,10 @@ class PrometheusCollector:
         except Exception as error:  # noqa: BLE001 - one page of the program must not fail for us
             pass_on(error)
             self.registry.count_error(DESTINATION)
-            message = "collecting for prometheus_client failed (further warnings are suppressed; see tachograph.errors)"
+            message = (
+                "collecting for prometheus_client failed (further warnings are suppressed; see "
+                "tachograph_errors_total on /metrics)"
+            )
             self._log_once("collect", message, exc_info=True)
             return []
 

@@ -118,7 +118,7 @@ class Endpoint:
         self._registry.count_error("prometheus")
         self._log_once(
             "scrape",
-            "a scrape of /metrics failed (further warnings are suppressed; see tachograph.errors)",
+            "a scrape of /metrics failed (further warnings are suppressed; see tachograph_errors_total on /metrics)",
             exc_info=True,
         )
 

@@ -55,7 +55,10 @@ class Conflicts:
         """Count series of a family that clash with another one; ``which`` tells them from all others."""
         if self._is_new(which or (name, why)):
             self._registry.count_dropped("name_conflict", self._destination, count)
-            message = "%s: %s %s; skipping the later one (further warnings are suppressed; see tachograph.dropped)"
+            message = (
+                "%s: %s %s; skipping the later one (further warnings are suppressed; see "
+                "tachograph_dropped_total on /metrics)"
+            )
             self._log_once(name, message, self._page, name, why)
 
     def duplicate(self, name: str, labels: str, which: object) -> None:

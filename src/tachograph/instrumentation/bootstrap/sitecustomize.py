@@ -102,7 +102,9 @@ def _say(error: Exception) -> None:
     import logging
 
     with contextlib.suppress(Exception):  # a closed stderr: this logger guards itself only once tachograph is loaded
-        logging.getLogger("tachograph").warning("could not start telemetry, continuing without it: %r", error)
+        prefix = "" if "tachograph.recording.log" in sys.modules else "tachograph: "  # which adds it
+        message = f"{prefix}could not start telemetry, continuing without it: %r"
+        logging.getLogger("tachograph").warning(message, error)
 
 
 def _die_of_sigint() -> None:

@@ -326,7 +326,7 @@ class BridgedValues:
         self._registry.count_dropped("cardinality", "registry")
         message = (
             "dropped a series of another library because there are already %d "
-            "(further warnings are suppressed; see tachograph.dropped)"
+            "(further warnings are suppressed; see tachograph_dropped_total on /metrics)"
         )
         self._log_once("cardinality", message, self._most_series)
         return False
@@ -344,7 +344,7 @@ class BridgedValues:
         self._registry.count_dropped("no_number", "registry")
         message = (
             "%s: dropped a value of %r of type %s, expected a number "
-            "(further warnings are suppressed; see tachograph.dropped)"
+            "(further warnings are suppressed; see tachograph_dropped_total on /metrics)"
         )
         self._log_once(("no_number", library), message, library, tag, type(value).__name__)
 
@@ -423,7 +423,9 @@ class BridgedValues:
     def failed(self, library: str, error: Exception) -> None:
         """Count a failure of a bridge, and say the first one."""
         self._registry.count_error(f"bridge {library}")
-        message = "%s: could not record a call: %r (further warnings are suppressed; see tachograph.errors)"
+        message = (
+            "%s: could not record a call: %r (further warnings are suppressed; see tachograph_errors_total on /metrics)"
+        )
         self._log_once(("failed", library), message, library, error)
 
 

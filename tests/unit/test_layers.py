@@ -1,4 +1,4 @@
-"""The rooms of the design: which there are, what each may import, and that nothing goes in a circle."""
+"""The packages of the design: which there are, what each may import, and that no imports form a cycle."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from places import PACKAGE
 
 pytestmark = pytest.mark.usefixtures("untraced_module")  # it reads source, and runs none of it
 
-# From the ground up: a room imports itself, and of the rooms above it in this table those that it names.
-ROOMS: dict[str, tuple[str, ...]] = {
+# From the bottom up: a package imports itself, and of the packages above it in this table those that it names.
+LAYERS: dict[str, tuple[str, ...]] = {
     "recording": (),
     "identity": ("recording",),
     "profiling": ("recording", "identity"),
@@ -46,7 +46,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
 }
 # The files at the root, and the rooms that they import; everybody may read the version.
 FILES = {
-    "": (*ROOMS, "otel", "testing"),  # what users type: each name is loaded at its first use
+    "": (*LAYERS, "otel", "testing"),  # what users type: each name is loaded at its first use
     "__main__": ("cli",),
     "otel": ("exporters",),
     "testing": ("recording",),
@@ -118,7 +118,7 @@ def room(module: str) -> str:
 
 def test_every_module_is_in_a_room() -> None:
     """The tree has the rooms of the table and the files at the root, and nothing else."""
-    assert {room(module) for module in MODULES} == {*ROOMS, *FILES}
+    assert {room(module) for module in MODULES} == {*LAYERS, *FILES}
     assert {path.name for path in PACKAGE.iterdir() if path.is_file()} == {
         *("__init__.py", "__main__.py", "otel.py", "py.typed", "testing.py", "version.py")
     }
@@ -126,13 +126,15 @@ def test_every_module_is_in_a_room() -> None:
 
 def test_the_table_goes_down() -> None:
     """No room of the table may import one below it."""
-    order = list(ROOMS)
-    assert [(one, other) for one, may in ROOMS.items() for other in may if order.index(other) >= order.index(one)] == []
+    order = list(LAYERS)
+    assert [
+        (one, other) for one, may in LAYERS.items() for other in may if order.index(other) >= order.index(one)
+    ] == []
 
 
 def test_rooms_import_what_they_may() -> None:
     """No module imports of another room than its own may, in a function or by name neither."""
-    may = ROOMS | FILES
+    may = LAYERS | FILES
     found = {
         (module, other)
         for module in MODULES
@@ -155,13 +157,13 @@ def test_plumbing_stays_in_its_room() -> None:
 
 def test_a_room_says_what_it_is() -> None:
     """Each room's face has a docstring."""
-    silent = [name for name in ROOMS if not ast.get_docstring(tree(name))]
+    silent = [name for name in LAYERS if not ast.get_docstring(tree(name))]
     assert silent == []
 
 
 def test_an_open_room_names_the_modules_that_others_use() -> None:
     """A module of an open package that another one imports is named in the docstring of its package."""
-    faces = {name: ast.get_docstring(tree(name)) or "" for name in ROOMS}
+    faces = {name: ast.get_docstring(tree(name)) or "" for name in LAYERS}
     unnamed = {
         other
         for module in MODULES
@@ -183,7 +185,7 @@ def test_packages_are_used_through_their_interfaces() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("package", sorted(set(ROOMS) - OPEN - {"cli"}))
+@pytest.mark.parametrize("package", sorted(set(LAYERS) - OPEN - {"cli"}))
 def test_an_interface_offers_what_it_declares(package: str) -> None:
     """The names for type checkers are those that are loaded at their first use, and each is there."""
     declared = {
