@@ -329,6 +329,16 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[str]:
         thread.join()
 
 
+def test_once_the_job_has_ended_the_store_is_read(
+    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a hub that answers, and without an address, the run is that of the usual store."""
+    monkeypatch.setattr("tachograph.cli.hub_client.DEFAULT_URL", "http://127.0.0.1:1")
+    monkeypatch.delenv("TACHOGRAPH_HUB", raising=False)
+    monkeypatch.setenv("TACHOGRAPH_STORE", str(store))
+    assert top(capsys) == top(capsys, "--store", str(store))
+
+
 @pytest.mark.process
 def test_what_cannot_be_shown_is_said_in_words(
     store: Path, tmp_path: Path, stranger: str, capsys: pytest.CaptureFixture[str]

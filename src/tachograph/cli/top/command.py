@@ -33,7 +33,7 @@ from tachograph.cli.hub_client import (
 from tachograph.cli.top.choice import SORTS, Choice, PatternError, compile_filter
 from tachograph.cli.top.source import RunSource, ServedRuns, StoredRuns
 from tachograph.cli.top.state import RunFollower, RunView
-from tachograph.identity.environment import clean, store
+from tachograph.identity.environment import JOB_HUB, clean, store, text
 from tachograph.identity.extra import install_command
 
 _WIDTH = 120  # of the text where there is no terminal
@@ -70,11 +70,27 @@ def command(arguments: Sequence[str]) -> int:
 
 
 def _source(options: argparse.Namespace) -> RunSource:
-    if options.store is None:
-        return ServedRuns(HubClient(options.url))
-    if options.url is not None:
-        raise ValueError("use either --url or --store, not both")
-    return StoredRuns(options.store)
+    """Return what the command line or the environment names; else the hub, or the store if none answers."""
+    if options.store is not None:
+        if options.url is not None:
+            raise ValueError("use either --url or --store, not both")
+        return StoredRuns(options.store)
+    hub = HubClient(options.url)
+    is_named = options.url is not None or text(os.environ, JOB_HUB, URL_VARIABLE)
+    if is_named or _is_there(hub):
+        return ServedRuns(hub)
+    hub.close()
+    return StoredRuns(store(os.environ))  # the job has ended, and its hub with it
+
+
+def _is_there(hub: HubClient) -> bool:
+    try:
+        hub.get("/api/runs")
+    except UnavailableError:
+        return False
+    except RefusedError:
+        return True  # it requires a token
+    return True
 
 
 def _print_once(source: RunSource, run: str | None, choice: Choice, *, is_store: bool) -> int:
@@ -120,7 +136,7 @@ def build_parser() -> Parser:
         f"{TOKEN_VARIABLE} has the token of a hub on another machine.",
     )
     add = built.add_argument
-    add_run(built, default="the hub's run, else the newest")
+    add_run(built, default="the hub's run, else the newest of the store")
     add_url(built, f"The address of the hub (default: {URL_VARIABLE}, or {DEFAULT_URL})")
     add("--store", type=Path, metavar="DIR", help="Read from this store instead of a hub")
     add("--ranks", action="store_true", help="Show one row per rank of a metric (toggle with r)")
