@@ -1,16 +1,18 @@
-"""Write docs/cli.md, docs/settings.md and docs/patched.md, and the figures of docs/performance.md.
+"""Write the pages of docs that are made from the code, and the figures of docs/performance.md.
 
-``python scripts/pages.py`` makes the commands with their options, the settings, and the names that bridges patch from
-the code, and the figures from the results of benches in bench/results.
+``python scripts/pages.py`` makes the commands with their options, the settings, the names that bridges patch, and the
+interfaces of packages from the code, and the figures from the results of benches in bench/results.
 """
 # ruff: noqa: INP001 - a script
 
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import performance
@@ -20,6 +22,7 @@ from tachograph.instrumentation.bridges._libraries import LIBRARIES
 from tachograph.pipeline.settings_table import SECTIONS, SettingRow
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+SOURCE = DOCS.parent / "src" / "tachograph"
 
 _CLI = """# Commands
 
@@ -145,10 +148,46 @@ def patched() -> str:
     )
 
 
+_INTERFACES = """# Interfaces of packages
+
+<!-- Made by `python scripts/pages.py`; do not edit it here. -->
+
+The names that other packages of Tachograph may import, by package. A test forbids every other import of these packages.
+Packages that are not listed are still imported by module. For users, only the names in the [API](../api.md) are stable.
+"""
+_WITH_INTERFACE = ("runs", "diagnosis", "studio", "hub")
+
+
+def interfaces() -> str:
+    """Return the page of the packages' interfaces."""
+    parts = [_INTERFACES]
+    for package in _WITH_INTERFACE:
+        names = vars(import_module(f"tachograph.{package}"))["_NAMES"]
+        parts.append(f"\n## tachograph.{package}\n\n| name | module | |\n|---|---|---|\n")
+        for module in sorted(names):
+            described = _descriptions(SOURCE / package / f"{module}.py")
+            parts.extend(f"| `{name}` | `{module}` | {described.get(name, '')} |\n" for name in names[module])
+    return "".join(parts)
+
+
+def _descriptions(path: Path) -> dict[str, str]:
+    """Return the first sentence about each class and function of a module."""
+    return {
+        node.name: _cell(_as_markdown((ast.get_docstring(node) or "").split("\n\n")[0].replace("\n", " ")))
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    }
+
+
+def _as_markdown(docstring: str) -> str:
+    return re.sub(r":\w+:`~?([^`]+)`", r"`\1`", docstring).replace("``", "`")
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli,
     "settings.md": settings,
     "patched.md": patched,
+    "design/interfaces.md": interfaces,
     **performance.FILES,
 }
 

@@ -66,7 +66,7 @@ def test_internal_variables_are_in_no_page() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("cli.md", "patched.md", "settings.md"),
+        *("cli.md", "patched.md", "settings.md", "design/interfaces.md"),
         *("performance.md", "images/performance-step.svg", "images/performance-calls.svg"),
     ],
 )
