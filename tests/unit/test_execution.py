@@ -191,7 +191,7 @@ print(one() + two())
     )
     assert (done.returncode, done.stdout) == (0, "3\n")
     (line,) = complaints(done.stderr).splitlines()
-    assert line.startswith("task: ignoring retries, memo:")
+    assert line.startswith("tachograph: task: ignoring retries, memo:")
 
 
 @pytest.mark.parametrize(

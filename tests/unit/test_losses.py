@@ -103,7 +103,7 @@ def test_runs_show_tells_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ([Loss("missing", "", 1)], "1 point: missing 1"),
         (
             [Loss("queue_full", "journal", 1200), Loss("no_number", "", 34)],
-            "1,234 points: queue_full (journal) 1,200, no_number 34",
+            "1,234 points: queue_full 1,200, no_number 34",
         ),
     ],
 )
