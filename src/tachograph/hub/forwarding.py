@@ -146,7 +146,7 @@ class Forwarding:
 
 
 def readable_elsewhere(signal: Signal, body: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield a stored request as a receiver can read it that is no hub of ours: as requests, each with its items.
+    """Yield a stored request as requests that other receivers than our hub can read, each with its items.
 
     Every packed point is a record, some thousand a request, whatever TACHOGRAPH_CURVES says: the request was kept to be
     sent. Private records are left out. A request that any receiver can read, or none, stays as it is.
