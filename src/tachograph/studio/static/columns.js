@@ -58,6 +58,22 @@ export function said(value, digits) {
   return typeof value === "number" ? number(value, digits) : typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
+const KEYS_SHOWN = 2; // of those in which runs differ, in a run's label
+const CONFIG = "config.";
+
+/** Return the keys of the configuration in which runs differ, a few; `items` are rows of the table of runs. */
+export function differingKeys(items) {
+  const keys = new Set(items.flatMap(({ columns }) => Object.keys(columns)).filter((name) => name.startsWith(CONFIG)));
+  const differs = (key) => new Set(items.map(({ columns }) => JSON.stringify(columns[key] ?? null))).size > 1;
+  return [...keys].filter(differs).slice(0, KEYS_SHOWN);
+}
+
+/** Return what tells a run from the others: the name that somebody gave it, else the keys that differ, else its id. */
+export function labelOf({ run, columns }, keys) {
+  const told = keys.map((key) => `${key.slice(CONFIG.length)} ${said(columns[key], 3)}`).join(" · ");
+  return run.name || told || run.id;
+}
+
 /** Let columns be chosen: `done` is called with others, or with null for those of the beginning; `known` says how many runs have each. */
 export function chooser(dialog, known, chosen, done) {
   const wanted = new Set(chosen);

@@ -2,7 +2,7 @@
 
 import { ask, pathOf, silent } from "./api.js";
 import { Card } from "./card.js";
-import { said } from "./columns.js";
+import { differingKeys, labelOf, said } from "./columns.js";
 import { Comparison } from "./comparison.js";
 import { Smoothing } from "./controls.js";
 import { button, element, fill, inOrder, say, scrolling, small, tabular } from "./element.js";
@@ -13,11 +13,12 @@ import { chip } from "./header.js";
 import { matcher, nearest } from "./near.js";
 import { linkTo, listOf, state, wordOf } from "./route.js";
 import { Scatter } from "./scatter.js";
-import { Shades, listed } from "./shades.js";
+import { Shades, runColour } from "./shades.js";
 import { follow } from "./theme.js";
 import { View } from "./view.js";
 
 const EVERY = 2000; // milliseconds
+const MOST_ABREAST = 6; // charts of a group that share a row with another group's
 const MANY = 40; // runs that are listed with a name each, until all are wanted
 
 export class ComparisonPage {
@@ -40,7 +41,7 @@ export class ComparisonPage {
       this.#sections();
     });
     this.smoothing = new Smoothing(this.view);
-    this.groups = element("div", { class: "groups" });
+    this.groups = element("div", { class: "groups compared-cards" });
     this.empty = element("p", { class: "empty", text: "loading …" });
     this.scatter = new Scatter((chosen) => this.#choose(chosen));
     this.differences = new Differences(() => this.#choose({ keys: state.get("keys") ? null : "all" }));
@@ -57,7 +58,7 @@ export class ComparisonPage {
     fill(shell.main,
       element("header", { class: "run-head" }, element("a", { href: "#/", class: "up", text: "All runs" }), this.heading, this.list, this.gone),
       element("div", { class: "controls", role: "group", "aria-label": "How charts are drawn" },
-        element("label", {}, element("span", { text: "Colour" }), this.by), this.scale,
+        element("label", {}, element("span", { text: "Color" }), this.by), this.scale,
         this.smoothing.node, this.find),
       element("h2", { class: "unseen", text: "Metrics" }), this.empty, this.groups, this.scatter.node, this.differences.node);
     this.find.value = state.get("find") ?? "";
@@ -131,11 +132,11 @@ export class ComparisonPage {
     }
     this.by.value = wanted;
     const shades = wanted ? new Shades(this.runs.map(({ columns }) => columns[wanted])) : null;
-    const places = new Map(this.runs.map(({ run }, place) => [run.id, place]));
     const values = new Map(this.runs.map(({ run, columns }) => [run.id, columns[wanted]]));
-    this.colour = (run) => (shades ? shades.of(values.get(run)) : listed(places.get(run), this.runs.length));
-    this.lanes = this.runs.map(({ run }) => ({
-      key: run.id, label: `${run.name || run.id}${wanted ? ` · ${said(values.get(run.id))}` : ""}`, rank: null, execution: 0, colour: () => this.colour(run.id),
+    this.colour = (run) => (shades ? shades.of(values.get(run)) : runColour(run));
+    const differing = differingKeys(this.runs);
+    this.lanes = this.runs.map(({ run, columns }) => ({
+      key: run.id, label: `${labelOf({ run, columns }, differing)}${wanted ? ` · ${said(values.get(run.id))}` : ""}`, rank: null, execution: 0, colour: () => this.colour(run.id),
     }));
     fill(this.scale, ...(shades?.numbers ? [element("span", { class: "number", text: number(shades.low) }),
       ...Array.from({ length: 12 }, (_, place) => element("i", { style: { background: shades.of(shades.log ? shades.low * (shades.high / shades.low) ** (place / 11) : shades.low + ((shades.high - shades.low) * place) / 11) } })),
@@ -189,6 +190,7 @@ export class ComparisonPage {
       }
       const { grid, node, title } = this.sections.get(group);
       node.classList.toggle("single", some.length < 2);
+      node.style.setProperty("--charts", Math.min(MOST_ABREAST, some.length));
       title.hidden = some.length < 2 || groups.size < 2;
       inOrder(grid, cards);
       return node;

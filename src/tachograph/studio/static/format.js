@@ -163,6 +163,13 @@ export function when(nanoseconds) {
   return `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())} ${clock}`;
 }
 
+/** Return how long ago a time was, in nanoseconds since 1970. */
+export function ago(nanoseconds) {
+  const seconds = Math.max(0, Date.now() / 1000 - nanoseconds / 1e9);
+  const [size, of] = seconds < 60 ? [1, "s"] : seconds < 3600 ? [60, "min"] : seconds < 86_400 ? [3600, "h"] : [86_400, "d"];
+  return `${Math.floor(seconds / size)} ${of} ago`;
+}
+
 /** Return a unit of OpenTelemetry as an axis says it: an annotation without its braces, 1 as nothing. */
 export const unit = (said) => (said === "1" || !said ? "" : said.replaceAll(/\{([^}]*)\}/g, "$1"));
 

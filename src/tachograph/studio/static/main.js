@@ -7,11 +7,13 @@ import { linkTo, read, state } from "./route.js";
 import { RunPage } from "./run.js";
 import { RunsPage } from "./runs.js";
 import { shared } from "./shared.js";
+import { Sidebar } from "./sidebar.js";
 import { choose } from "./theme.js";
 
 const main = document.getElementById("main");
 const banner = document.getElementById("banner");
 const PAGES = { runs: RunsPage, run: RunPage, comparison: ComparisonPage };
+const sidebar = shared ? null : new Sidebar(document.getElementById("sidebar"), document.getElementById("unfold"));
 let page = null;
 
 const shell = {
@@ -34,12 +36,16 @@ function unlock() {
 
 function open() {
   unlock();
-  if (page && state.moved()) return; // the page itself follows
   const route = read(location.hash);
+  if (page && state.moved()) { // the page itself follows
+    sidebar?.show(route);
+    return;
+  }
   page?.close();
   state.moved();
   shell.banner("");
   page = new PAGES[route.page](route, shell);
+  sidebar?.show(route);
   scrollTo(0, 0);
 }
 

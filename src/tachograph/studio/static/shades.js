@@ -12,6 +12,14 @@ export function listed(place, many) {
   return `oklch(${lightness} 0.14 ${(place * GOLDEN + 240) % 360})`;
 }
 
+/** Return the colour of a run: the same on each page, whatever other runs there are. */
+export function runColour(id) {
+  let hash = 0x811c9dc5; // FNV-1a
+  for (const byte of new TextEncoder().encode(id)) hash = Math.imul(hash ^ byte, 0x01000193) >>> 0;
+  const lightness = (isDark() ? 0.72 : 0.54) + (hash & 0x10000 ? 0.07 : 0);
+  return `oklch(${lightness} 0.14 ${hash % 360})`;
+}
+
 /** Return the colour of a part of a range, from 0 to 1: in the light from orange to violet, in the dark the other way. */
 export function along(part) {
   const at = Math.max(0, Math.min(1, part));
