@@ -167,7 +167,7 @@ def interfaces() -> str:
         for module in sorted(names):
             described = _descriptions(SOURCE / package / f"{module}.py")
             parts.extend(f"| `{name}` | `{module}` | {described.get(name, '')} |\n" for name in names[module])
-    return "".join(parts)
+    return "".join([*parts, "\nNext: [architecture](architecture.md) · [contributing](../contributing.md)\n"])
 
 
 def _descriptions(path: Path) -> dict[str, str]:

@@ -262,7 +262,9 @@ class Found(NamedTuple):
     @property
     def lost(self) -> str:
         """Return the losses in the last line of ``tachograph run``."""
-        return re.findall(r"events, (?:lost: )?(.+?); see it again", self.said)[-1]
+        return re.findall(r"recorded [^;]+?, (?:lost: )?((?:none lost|[\d,]+ points?: ).*?); see it again", self.said)[
+            -1
+        ]
 
 
 def run(launcher: Launcher, folder: Path) -> Found:

@@ -110,4 +110,4 @@ def test_an_interrupted_training_ends_by_its_interrupt(tmp_path: Path) -> None:
     script = programs.write(tmp_path, TRAINING + "train(30)\nimport os, signal\n" + interrupt)
     command = [sys.executable, "-m", "tachograph", "run", "--store", str(tmp_path), "--", sys.executable, str(script)]
     stderr = ran(tmp_path, command, code=130)
-    assert "killed (SIGINT): recorded the phases of its steps and " in stderr  # it logs no points
+    assert "killed (SIGINT): recorded the phases of its steps, " in stderr  # it logs no points

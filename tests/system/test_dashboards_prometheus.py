@@ -25,7 +25,6 @@ from hubs import scraping
 from programs import environment
 from servers import api, free_port, instant, prometheus, wait_until
 from tachograph.cli import main
-from tachograph.cli.dashboards.panel import regex
 from tachograph.hardware import _cuda_memory as cuda_memory
 from tachograph.hardware import _system as system
 from tachograph.recording.naming import prometheus_name
@@ -70,7 +69,8 @@ class Job(NamedTuple):
 
 def run_value() -> str:
     """Return the run's id as Grafana puts it into a regular expression in a string."""
-    return regex(RUN).replace("\\", "\\\\").replace('"', '\\"')
+    escaped = re.sub(r"[\\.+*?()|\[\]{}^$]", r"\\\g<0>", RUN)  # as RE2 has them
+    return escaped.replace("\\", "\\\\").replace('"', '\\"')
 
 
 @pytest.fixture(scope="module")

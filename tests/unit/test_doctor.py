@@ -539,6 +539,20 @@ def test_a_rank_of_another_machine(tmp_path: Path) -> None:
     assert job.told.key == ("hang", "blocked", (1,))
 
 
+def test_the_hang_of_another_machine_ends_with_its_ranks(tmp_path: Path) -> None:
+    """Ranks that no one here can see have ended once they say so: the hang does not last until the hub's own end."""
+    job = Job(tmp_path, 2, hub="another machine", seen=False)
+    healthy(job)
+    job.run(10, lambda: job.pulse(0, 30, entry=entry(30)), lambda: job.pulse(1, 29))
+    assert job.doctor.open is not None
+    for rank in (0, 1):
+        job.doctor.failed(100 + rank, "RuntimeError: timed out", 10**9)
+        job.doctor.ended(100 + rank, "exception")
+    job.run(5)
+    assert job.doctor.open is None
+    assert job.doctor.picture()["ranks"] == []
+
+
 def test_pulses_of_an_older_torch(tmp_path: Path) -> None:
     """Without a status and entries the ranks in torch wait, and the one that is not holds them up."""
     job = Job(tmp_path, 3)

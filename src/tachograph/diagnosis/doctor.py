@@ -89,10 +89,13 @@ class Doctor:
                 each.heard = self._clock()
 
     def ended(self, pid: int, reason: str) -> None:
-        """Note that a process has told its end."""
-        for each in self.ranks.values():
-            if each.pid == pid:
-                each.ended = reason
+        """Note that a process has told its end. One that cannot be seen from here is gone with that."""
+        named_so = [each for each in self.ranks.values() if each.pid == pid]
+        for each in named_so:
+            each.ended = reason
+            # On several machines, several ranks may have one pid. A process that is renamed goes on.
+            if not each.is_seen and len(named_so) == 1 and reason != "renamed":
+                each.gone = self._clock()
 
     def look(self) -> list[Incident]:
         """Look at all ranks, twice a second; return the incidents that have begun, changed or ended."""
