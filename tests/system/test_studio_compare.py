@@ -83,10 +83,11 @@ def test_twelve_runs_are_told_apart(browser: Any, served: Alone, size: str, dark
         drawn = compared(page, 12)
         by_run = [curve["colour"] for curve in drawn["loss"]["curves"]]
         assert len(set(by_run)) == 12
-        assert {curve["label"] for curve in drawn["loss"]["curves"]} == set(TWELVE)
+        assert {curve["lane"] for curve in drawn["loss"]["curves"]} == set(TWELVE)
+        assert {"lr 0.0001 · model small"} <= {curve["label"] for curve in drawn["loss"]["curves"]}
         page.shoot(f"compare-{size}-{'dark' if dark else 'light'}")
         page.page.get_by_label("Colour by").select_option("config.lr")
-        page.until(lambda: "0.0001" in page.drawn()["loss"]["curves"][0]["label"], "the value in the legend")
+        page.until(lambda: [curve["colour"] for curve in page.drawn()["loss"]["curves"]] != by_run, "other colors")
         by_value = [curve["colour"] for curve in page.drawn()["loss"]["curves"]]
         assert len(set(by_value)) == 12
         page.page.get_by_label("Colour by").select_option("config.model")
@@ -143,7 +144,7 @@ def test_a_run_that_goes_on_stays_live(browser: Any, tmp_path: Path) -> None:
             page.open(address("live", "sweep-00001", colour="config.lr"))
 
             def lengths() -> dict[str, int]:
-                return {each["label"].split(" ")[0]: len(each["x"]) for each in page.drawn()["loss"]["curves"]}
+                return {each["lane"]: len(each["x"]) for each in page.drawn()["loss"]["curves"]}
 
             page.until(lambda: "loss" in page.drawn() and lengths() == {"live": 2, "sweep-00001": 20}, "both")
             hub.receive_logs(logs(who, *told, stream="s"))
@@ -190,7 +191,7 @@ def test_a_zoom_asks_only_for_what_is_finer(browser: Any, store: Path, served: A
             ]
 
         def long() -> dict[str, Any]:
-            return next(each for each in page.drawn()["loss"]["curves"] if each["label"].startswith("long"))
+            return next(each for each in page.drawn()["loss"]["curves"] if each["lane"] == "long")
 
         assert not long()["exact"]
         page.drag("loss", 0.3, 0.5)
@@ -213,7 +214,7 @@ def test_a_run_that_is_gone_says_so_and_offers_the_nearest(browser: Any, served:
         assert page.page.locator("b[onclick]").count() == 0
         page.page.locator(".notices").get_by_role("link").click()
         page.until(lambda: page.page.locator(".compared li").count() == 3, "the nearest instead")
-        page.page.get_by_role("button", name="Take sweep-00001 out").click()
+        page.page.get_by_role("checkbox", name="Show sweep-00001").uncheck()
         page.until(lambda: page.page.locator(".compared li").count() == 2, "one less")
         page.open(address())
         page.until(lambda: "No run is chosen" in page.text(), "an empty comparison")
@@ -277,7 +278,7 @@ def test_the_sequential_scale_keeps_the_order_of_values(browser: Any, served: Al
     with tab(browser, served.url) as page:
         page.open(address(*TWELVE, colour="config.lr"))
         compared(page, 12)
-        found = {each["label"].split(" ")[0]: each["colour"] for each in page.drawn()["loss"]["curves"]}
+        found = {each["lane"]: each["colour"] for each in page.drawn()["loss"]["curves"]}
         lightness = [float(found[name].removeprefix("oklch(").split(" ")[0]) for name in TWELVE]
         assert lightness == sorted(lightness, reverse=True)
         steps = [before - after for before, after in itertools.pairwise(lightness)]

@@ -114,5 +114,5 @@ def test_a_page_for_looking_has_no_editor(browser: Any, store: Path) -> None:
         assert page.page.get_by_role("button", name="Edit").count() == 0
         page.open("/#/run/anothr")
         page.until(lambda: "did you mean 'another'?" in page.text(), "words about the run")
-        page.page.get_by_role("link", name="another").click()
+        page.page.locator("main").get_by_role("link", name="another").click()
         page.loaded("loss")

@@ -14,7 +14,7 @@ from page_states import PATHS, served_states
 pytest.importorskip("uvicorn")
 
 SIZES = {1440: (1440, 900), 1024: (1024, 768), 390: (390, 844)}
-COLUMNS = {1440: 4, 1024: 2, 390: 1}
+COLUMNS = {1440: 3, 1024: 2, 390: 1}
 TOP, LINE = 140, 36  # pixels above the first chart, and of a line of faults
 # A chart that is drawn says that the page is; a page without one has this.
 THERE = {"empty": ".run-title", "gone": ".empty h1", "no-metric": ".find button", "runs": "tbody tr", "week": ".tile"}
@@ -42,7 +42,7 @@ def columns(page: Tab) -> int:
 
 @pytest.mark.parametrize("width", SIZES)
 def test_charts_begin_near_the_top(browser: Any, url: str, width: int) -> None:
-    """Four columns of them at 1440, two at 1024, one at 390, from 140 px on; faults take a line more at most."""
+    """Three columns of them at 1440, two at 1024, one at 390, from 140 px on; faults take a line more at most."""
     with tab(browser, url, size=SIZES[width]) as page:
         for state, limit in (("many", TOP), ("crash", TOP + LINE), ("ranks", TOP)):
             shown(page, state)

@@ -136,7 +136,7 @@ export class ComparisonPage {
     this.colour = (run) => (shades ? shades.of(values.get(run)) : runColour(run));
     const differing = differingKeys(this.runs);
     this.lanes = this.runs.map(({ run, columns }) => ({
-      key: run.id, label: `${labelOf({ run, columns }, differing)}${wanted ? ` · ${said(values.get(run.id))}` : ""}`, rank: null, execution: 0, colour: () => this.colour(run.id),
+      key: run.id, label: `${labelOf({ run, columns }, differing)}${wanted && !differing.includes(wanted) ? ` · ${said(values.get(run.id))}` : ""}`, rank: null, execution: 0, colour: () => this.colour(run.id),
     }));
     fill(this.scale, ...(shades?.numbers ? [element("span", { class: "number", text: number(shades.low) }),
       ...Array.from({ length: 12 }, (_, place) => element("i", { style: { background: shades.of(shades.log ? shades.low * (shades.high / shades.low) ** (place / 11) : shades.low + ((shades.high - shades.low) * place) / 11) } })),

@@ -12,6 +12,8 @@ const EVERY = 3000; // milliseconds
 const TYPING = 200; // milliseconds after a key until the filter is asked for
 const MOST = 200; // runs in the list
 const MOST_KEYS = 60; // keys of the configuration that are compared
+const WIDE = 1100; // pixels of a window from which on the list is there unasked
+const NARROW = 900; // pixels below which it lies over the charts, and goes once a run is chosen
 const FOLDED = "tachograph.sidebar.folded";
 
 export class Sidebar {
@@ -32,13 +34,14 @@ export class Sidebar {
       element("div", { class: "side-head" }, element("h2", { text: "Runs" }), element("a", { href: "#/", class: "quiet", text: "Table" }), button("«", () => this.fold(true), { class: "plain small", title: "Fold the list up", "aria-label": "Fold the list of runs up" })),
       this.filter, this.words, this.list);
     opener.addEventListener("click", () => this.fold(false));
-    this.isFolded = kept() === "yes" || innerWidth < 900;
+    this.isFolded = innerWidth < NARROW || (kept() ?? (innerWidth < WIDE ? "yes" : "no")) === "yes";
   }
 
   /** Follow the page: beside the charts of runs the list is there, and has those ticked that are seen. */
   show({ page, run }) {
     this.chosen = new Set(page === "run" ? [run] : listOf(state.get("runs")));
     this.isWanted = page !== "runs";
+    this.isFolded ||= innerWidth < NARROW;
     if (this.isWanted) this.#look();
     else clearTimeout(this.timer);
     this.#apply();
