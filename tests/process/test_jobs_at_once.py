@@ -100,7 +100,7 @@ def test_eight_jobs_at_once(tmp_path: Path) -> None:
     for job, (each, (_, run)) in enumerate(zip(running, hubs, strict=True)):
         err = said(tmp_path, job).read_text()
         assert each.returncode == 0, err
-        assert f"{2 * POINTS} points and " in err.splitlines()[-1], err
+        assert f"recorded {2 * POINTS} points, " in err.splitlines()[-1], err
         stored: Any = runs.open(run, tmp_path / "store")
         assert [point.value for point in stored.points("mark")] == [job] * POINTS
         assert [point.value for point in stored.points("value")] == [job] * POINTS

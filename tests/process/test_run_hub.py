@@ -212,7 +212,7 @@ def test_what_a_stopped_hub_may_still_get_is_not_lost(tmp_path: Path) -> None:
     done = run_program(tmp_path, stopping)
     assert done.returncode == 0, done.stderr
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("tachograph: finished: recorded 249 points and ")
+    assert last.startswith("tachograph: finished: recorded 249 points; ")
     found = re.search(r"ended with (\d+) undelivered items and 249 items that the hub did not acknowledge", last)
     assert found is not None, last
     assert int(found[1]) < 249

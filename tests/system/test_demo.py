@@ -286,6 +286,4 @@ def test_a_killed_worker_is_started_again(tmp_path: Path) -> None:
     assert "a worker was killed" in said
     assert "of 3 processes" in said
     assert re.search(r"torchrun has restarted its workers [1-3] times", said)
-    assert re.search(
-        r"^tachograph: finished: recorded [\d,]+ points and [\d,]+ events, .*; rank 1 was lost", said, re.MULTILINE
-    )
+    assert re.search(r"^tachograph: finished: recorded [\d,]+ points\b.*; rank 1 was lost", said, re.MULTILINE)
