@@ -329,6 +329,7 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.process
 def test_once_the_job_has_ended_the_store_is_read(
     store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import warnings
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -404,9 +405,16 @@ def _scalar(value: Any) -> float | None:
     if value.HasField("simple_value"):
         return float(value.simple_value)
     try:
-        return float(make_ndarray(value.tensor).item())
+        return float(_array(value.tensor).item())
     except (TypeError, ValueError):
         return None
+
+
+def _array(tensor: Any) -> Any:
+    """Return a tensor as a NumPy array. TensorBoard sets the type of one with half precision, as NumPy 2.5 deprecates."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return make_ndarray(tensor)
 
 
 def _buckets(value: Any) -> list[_Bucket]:
@@ -419,7 +427,7 @@ def _buckets(value: Any) -> list[_Bucket]:
         rows = list(zip(lefts, rights, histogram.bucket, strict=False))
     else:
         try:
-            rows = make_ndarray(value.tensor).reshape(-1, 3).tolist()
+            rows = _array(value.tensor).reshape(-1, 3).tolist()
         except (TypeError, ValueError):
             return []
     buckets = [_Bucket(*row) for row in rows]
