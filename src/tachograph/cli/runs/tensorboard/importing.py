@@ -411,7 +411,7 @@ def _scalar(value: Any) -> float | None:
 
 
 def _array(tensor: Any) -> Any:
-    """Return a tensor as a NumPy array. TensorBoard sets the type of one with half precision, as NumPy 2.5 deprecates."""
+    """Return a tensor as an array. For half precision, TensorBoard sets its type in a way that NumPy 2.5 deprecates."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return make_ndarray(tensor)
