@@ -77,7 +77,7 @@ def test_with_the_token_runs_are_changed_and_deleted(store: Path) -> None:
         assert (first.status, json.loads(first.body)) == (200, {"run": "a/run"})
         assert (second.status, why(second)) == (
             404,
-            f"there is no run 'a/run' in {store}: 'tachograph runs list' lists those that there are",
+            f"there is no run 'a/run' in {store}: list the runs with 'tachograph runs list'",
         )
         assert page.post("a/run", {"name": "late"}).status == 404
     assert [each.id for each in runs.list(store)] == ["another"]

@@ -24,7 +24,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Serve a run whose metrics have an x of nanoseconds since 1970, or values that hardly differ."""
     folder = tmp_path_factory.mktemp("axes")
     wrong = (DEFINITION, {"metric": "count", "progress": True, "upper": 10.0})
-    sent = {"two": [(TIME_NS, 2.0), (BESIDE, 3.0)], "count": [(0.0, 1.0), (1.0, math.nan)]}
+    sent = {
+        "one": [(TIME_NS, 2.0), (TIME_NS, math.nan)],
+        "two": [(TIME_NS, 2.0), (BESIDE, 3.0)],
+        "count": [(0.0, 1.0), (1.0, math.nan)],
+    }
     sent["large"] = [(0.0, TIME_NS), (1.0, BESIDE)]
     points = [(POINT, {"metric": name, "x": x, "value": y}) for name, some in sent.items() for x, y in some]
     record(folder / "store", "run", wrong, *points)
@@ -116,14 +120,16 @@ def test_an_axis_of_time_is_wide_enough_for_its_ticks(modules: Tab, apart: float
 
 
 def test_numbers_that_hardly_differ_are_drawn(page: Tab) -> None:
-    """Two points beside each other, at a time in nanoseconds, are a chart; the page does not look for ticks."""
-    charts = page.open("/#/run/run").loaded("two", "large")
-    low, high = charts["two"]["scales"]["x"]
-    assert low < BESIDE < high
+    """A point at a time in nanoseconds, and two beside each other, are charts; the page does not look for ticks."""
+    charts = page.open("/#/run/run").loaded("one", "two", "large")
+    for title, x in (("one", TIME_NS), ("two", BESIDE)):
+        low, high = charts[title]["scales"]["x"]
+        assert low < x < high
     (key,) = (axis["key"] for axis in charts["large"]["y"])
     page.until(lambda: page.drawn()["large"]["scales"][key][0] is not None, "an axis")
     low, high = page.drawn()["large"]["scales"][key]
     assert low < TIME_NS < high
+    page.drag("one", 0.4999, 0.5001)
     page.drag("two", 0.2, 0.8)
     page.until(lambda: page.drawn()["two"]["zoom"], "a zoom")
 

@@ -86,11 +86,11 @@ def test_twelve_runs_are_told_apart(browser: Any, served: Alone, size: str, dark
         assert {curve["lane"] for curve in drawn["loss"]["curves"]} == set(TWELVE)
         assert {"lr 0.0001 · model small"} <= {curve["label"] for curve in drawn["loss"]["curves"]}
         page.shoot(f"compare-{size}-{'dark' if dark else 'light'}")
-        page.page.get_by_label("Colour by").select_option("config.lr")
+        page.page.get_by_label("Color by").select_option("config.lr")
         page.until(lambda: [curve["colour"] for curve in page.drawn()["loss"]["curves"]] != by_run, "other colors")
         by_value = [curve["colour"] for curve in page.drawn()["loss"]["curves"]]
         assert len(set(by_value)) == 12
-        page.page.get_by_label("Colour by").select_option("config.model")
+        page.page.get_by_label("Color by").select_option("config.model")
         page.until(lambda: len({curve["colour"] for curve in page.drawn()["loss"]["curves"]}) == 2, "colours by name")
         assert min(page.page.evaluate(CONTRASTS, by_run + by_value)) >= 3
         assert page.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -150,7 +150,7 @@ def test_a_run_that_goes_on_stays_live(browser: Any, tmp_path: Path) -> None:
             hub.receive_logs(logs(who, *told, stream="s"))
             hub.tick()
             page.until(lambda: lengths() == {"live": 6, "sweep-00001": 20}, "what came later")
-            assert page.page.get_by_label("Colour by").input_value() == "config.lr"
+            assert page.page.get_by_label("Color by").input_value() == "config.lr"
             assert [each for each in page.asked if "/runs/live/curves" in each and "metric=loss" in each][1:] == []
             again = [(name, {**about, "branch": 1}) for name, about in points([2.25, 2.125], "loss")]
             hub.receive_logs(logs(who, *again, stream="s", first=1 + len(told)))

@@ -341,6 +341,18 @@ def test_once_the_job_has_ended_the_store_is_read(
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("stranger", [b"a collector"], indirect=True)
+def test_another_server_on_the_port_of_a_hub_is_passed_over(
+    store: Path, stranger: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collector that listens on 4318 does not keep the newest run of the store from being shown."""
+    monkeypatch.setattr("tachograph.cli.hub_client.DEFAULT_URL", stranger)
+    monkeypatch.delenv("TACHOGRAPH_HUB", raising=False)
+    monkeypatch.setenv("TACHOGRAPH_STORE", str(store))
+    assert top(capsys) == top(capsys, "--store", str(store))
+
+
+@pytest.mark.process
 def test_what_cannot_be_shown_is_said_in_words(
     store: Path, tmp_path: Path, stranger: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

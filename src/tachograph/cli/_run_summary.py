@@ -98,8 +98,8 @@ def _describe_failure(fields: Mapping[str, Any]) -> str:
 
 
 def _describe_lost_process(process: Mapping[str, Any]) -> str:
-    rank, role = process.get("rank"), process.get("role")
-    name = f"rank {rank}" if rank not in (None, "") else f"the {role or 'process'}"
+    rank = process.get("rank")
+    name = f"rank {rank}" if rank not in (None, "") else f"the {process.get('role') or 'process'}"
     last_export = datetime.fromisoformat(process["last_export"]).astimezone().isoformat(sep=" ", timespec="seconds")
     return f"{name} was lost (last export at {last_export})"
 

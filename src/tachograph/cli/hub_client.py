@@ -25,6 +25,10 @@ class RefusedError(Exception):
     """There is no such run, or it may not be read; the message names similar runs, or what permits to read it."""
 
 
+class OtherServerError(RefusedError):
+    """The server at the address is no hub, or an older version of one."""
+
+
 class HubClient:
     """A client of one hub, for any number of threads.
 
@@ -75,7 +79,7 @@ class HubClient:
         try:
             return json.loads(response.data)
         except (ValueError, RecursionError) as error:
-            raise RefusedError(f"{self.url} is not a Tachograph hub") from error
+            raise OtherServerError(f"{self.url} is not a Tachograph hub") from error
 
     def close(self) -> None:
         """Close the connections; the next request opens another one."""
@@ -88,7 +92,7 @@ class HubClient:
             words = str(json.loads(body)["error"])
         except (ValueError, TypeError, LookupError, RecursionError):
             if status == HTTPStatus.NOT_FOUND:
-                return RefusedError(f"{self.url} is not a Tachograph hub, or an older version of it")
+                return OtherServerError(f"{self.url} is not a Tachograph hub, or an older version of it")
             words = body.decode(errors="replace").strip()[:_ERROR_CHARACTERS] or f"HTTP status {status}"
         return (RefusedError if status in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN) else UnavailableError)(words)
 

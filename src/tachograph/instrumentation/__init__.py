@@ -8,8 +8,9 @@ Other packages of Tachograph also use ``profiles``, ``child_environment``, ``bri
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from tachograph.recording.lazy_names import load_name
 
 if TYPE_CHECKING:
     from tachograph.instrumentation.bridges.logging import LoggingInstrumentor
@@ -45,25 +46,21 @@ __all__ = [
     "WandbInstrumentor",
 ]
 
-_HOME = {
-    "AccelerateInstrumentor": "bridges.trainers",
-    "LightningInstrumentor": "bridges.trainers",
-    "LoggingInstrumentor": "bridges.logging",
-    "MlflowInstrumentor": "bridges.mlflow",
-    "RayInstrumentor": "bridges.ray",
-    "TensorBoardInstrumentor": "bridges.tensorboard",
-    "TensorBoardXInstrumentor": "bridges.tensorboard",
-    "TorchElasticInstrumentor": "torchelastic",
-    "TorchMonitorInstrumentor": "torch_monitor",
-    "TorchStepInstrumentor": "torch_step",
-    "TqdmInstrumentor": "bridges.tqdm",
-    "TrackioInstrumentor": "bridges.trackio",
-    "TransformersInstrumentor": "bridges.trainers",
-    "WandbInstrumentor": "bridges.wandb",
+# By the module that has them; each is loaded at its first use.
+_NAMES = {
+    "bridges.logging": ("LoggingInstrumentor",),
+    "bridges.mlflow": ("MlflowInstrumentor",),
+    "bridges.ray": ("RayInstrumentor",),
+    "bridges.tensorboard": ("TensorBoardInstrumentor", "TensorBoardXInstrumentor"),
+    "bridges.tqdm": ("TqdmInstrumentor",),
+    "bridges.trackio": ("TrackioInstrumentor",),
+    "bridges.trainers": ("AccelerateInstrumentor", "LightningInstrumentor", "TransformersInstrumentor"),
+    "bridges.wandb": ("WandbInstrumentor",),
+    "torch_monitor": ("TorchMonitorInstrumentor",),
+    "torch_step": ("TorchStepInstrumentor",),
+    "torchelastic": ("TorchElasticInstrumentor",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return load_name(__name__, _NAMES, name)

@@ -14,8 +14,9 @@ The names below are for other rooms. Each is loaded at its first use, as most of
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from tachograph.recording.lazy_names import load_name
 
 if TYPE_CHECKING:
     from tachograph.pipeline.destinations import Destination, Route
@@ -41,26 +42,16 @@ __all__ = [
     "watch",
 ]
 
-_HOME = {
-    "Destination": "destinations",
-    "EventFeed": "event_feed",
-    "Pipeline": "pipeline",
-    "Route": "destinations",
-    "Settings": "settings",
-    "at_last": "lifecycle",
-    "begin_ambient": "lifecycle",
-    "join": "lifecycle",
-    "read_settings": "settings",
-    "running_pipeline": "lifecycle",
-    "shutdown": "lifecycle",
-    "start": "lifecycle",
-    "watch": "provider_watch",
+# By the module that has them; each is loaded at its first use.
+_NAMES = {
+    "destinations": ("Destination", "Route"),
+    "event_feed": ("EventFeed",),
+    "lifecycle": ("at_last", "begin_ambient", "join", "running_pipeline", "shutdown", "start"),
+    "pipeline": ("Pipeline",),
+    "provider_watch": ("watch",),
+    "settings": ("Settings", "read_settings"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = found
-    return found
+    return load_name(__name__, _NAMES, name)

@@ -23,7 +23,7 @@ from tachograph.runs.run import Run
 from tachograph.runs.store import SUFFIX, StoreError, run_path
 
 _NANO = 1_000_000_000
-_LIST = "'tachograph runs list' lists those that there are"
+_LIST = "list the runs with 'tachograph runs list'"
 
 
 class UnknownRunError(LookupError):

@@ -27,12 +27,13 @@ from tachograph.cli.hub_client import (
     TOKEN_VARIABLE,
     URL_VARIABLE,
     HubClient,
+    OtherServerError,
     RefusedError,
     UnavailableError,
 )
 from tachograph.cli.top.choice import SORTS, Choice, PatternError, compile_filter
 from tachograph.cli.top.source import RunSource, ServedRuns, StoredRuns
-from tachograph.cli.top.state import RunFollower, RunView
+from tachograph.cli.top.state import MALFORMED, RunFollower, RunView
 from tachograph.identity.environment import JOB_HUB, clean, store, text
 from tachograph.identity.extra import install_command
 
@@ -84,9 +85,10 @@ def _source(options: argparse.Namespace) -> RunSource:
 
 
 def _is_there(hub: HubClient) -> bool:
+    """Tell whether a hub answers; a collector may listen on the same port."""
     try:
         hub.get("/api/runs")
-    except UnavailableError:
+    except (UnavailableError, OtherServerError):
         return False
     except RefusedError:
         return True  # it requires a token
@@ -102,7 +104,7 @@ def _print_once(source: RunSource, run: str | None, choice: Choice, *, is_store:
     except UnavailableError as error:
         more = "" if is_store else f"; to watch a run that has ended, use --store {store(os.environ)}"
         return _fail(f"{error}{more}", FAILED)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:  # the border to another version's answers
+    except MALFORMED as error:
         return _fail(f"unexpected response from {source.where}: {type(error).__name__}: {error}", FAILED)
     return _print(follower.view, choice)
 

@@ -144,9 +144,10 @@ def _draw_dots(
             row_before = None
             continue
         row = round((1 - _share(value, low, high)) * bottom) if low != high else bottom // 2
-        first, last = row, row
+        first = last = row
         if row_before is not None:  # the dots of a line without gaps
-            first, last = min(row, row_before + 1), max(row, row_before - 1)
+            first = min(row, row_before + 1)
+            last = max(row, row_before - 1)
         for each in range(first, last + 1):
             bits[each // _DOWN][column // _ACROSS] |= _BITS[column % _ACROSS][each % _DOWN]
         row_before = row

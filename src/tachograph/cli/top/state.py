@@ -31,6 +31,9 @@ _DATA = frozenset(
     }
 )
 
+# What reading an answer of another version raises: it lacks a field, or has another type.
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
+
 
 class CurveLine(NamedTuple):
     """A metric in one rank.
@@ -134,7 +137,7 @@ class RunFollower:
             if self.view.snapshot is None:
                 self.view = self.view._replace(refused=str(error))
             return str(error)
-        except Exception as error:  # noqa: BLE001 - the border to another version's answers: the screen stays open
+        except MALFORMED as error:
             return f"unexpected response from {self._source.where}: {type(error).__name__}: {error}"
         return ""
 

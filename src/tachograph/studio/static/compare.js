@@ -13,7 +13,7 @@ import { chip } from "./header.js";
 import { matcher, nearest } from "./near.js";
 import { linkTo, listOf, state, wordOf } from "./route.js";
 import { Scatter } from "./scatter.js";
-import { Shades, runColour } from "./shades.js";
+import { Shades, runColor } from "./shades.js";
 import { follow } from "./theme.js";
 import { View } from "./view.js";
 
@@ -33,7 +33,7 @@ export class ComparisonPage {
     this.heading = element("h1", { text: "Comparison" });
     this.list = element("ul", { class: "compared", "aria-label": "Runs that are compared" });
     this.gone = element("div", { class: "notices" });
-    this.by = element("select", { "aria-label": "Colour by", on: { change: () => this.#choose({ colour: this.by.value }) } });
+    this.by = element("select", { "aria-label": "Color by", on: { change: () => this.#choose({ colour: this.by.value }) } });
     this.scale = element("span", { class: "shades" });
     this.find = element("input", { type: "search", "aria-label": "Search metrics", placeholder: "metrics, or /regex/", spellcheck: "false" });
     this.find.addEventListener("input", () => {
@@ -133,7 +133,7 @@ export class ComparisonPage {
     this.by.value = wanted;
     const shades = wanted ? new Shades(this.runs.map(({ columns }) => columns[wanted])) : null;
     const values = new Map(this.runs.map(({ run, columns }) => [run.id, columns[wanted]]));
-    this.colour = (run) => (shades ? shades.of(values.get(run)) : runColour(run));
+    this.colour = (run) => (shades ? shades.of(values.get(run)) : runColor(run));
     const differing = differingKeys(this.runs);
     this.lanes = this.runs.map(({ run, columns }) => ({
       key: run.id, label: `${labelOf({ run, columns }, differing)}${wanted && !differing.includes(wanted) ? ` · ${said(values.get(run.id))}` : ""}`, rank: null, execution: 0, colour: () => this.colour(run.id),

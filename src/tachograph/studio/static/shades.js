@@ -13,7 +13,7 @@ export function listed(place, many) {
 }
 
 /** Return the colour of a run: the same on each page, whatever other runs there are. */
-export function runColour(id) {
+export function runColor(id) {
   let hash = 0x811c9dc5; // FNV-1a
   for (const byte of new TextEncoder().encode(id)) hash = Math.imul(hash ^ byte, 0x01000193) >>> 0;
   const lightness = (isDark() ? 0.72 : 0.54) + (hash & 0x10000 ? 0.07 : 0);

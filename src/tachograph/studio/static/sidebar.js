@@ -6,7 +6,7 @@ import { button, element, fill, say } from "./element.js";
 import { ago, number } from "./format.js";
 import { lossRank } from "./groups.js";
 import { linkTo, linkToComparison, listOf, state } from "./route.js";
-import { runColour } from "./shades.js";
+import { runColor } from "./shades.js";
 
 const EVERY = 3000; // milliseconds
 const TYPING = 200; // milliseconds after a key until the filter is asked for
@@ -115,7 +115,7 @@ export class Sidebar {
     check.checked = this.chosen.has(run.id);
     const value = this.metric && columns[this.metric] !== undefined && columns[this.metric] !== null ? said(columns[this.metric], 4) : "";
     return element("li", { class: check.checked ? "side-run chosen" : "side-run" }, check,
-      element("span", { class: "swatch", style: { background: runColour(run.id) } }),
+      element("span", { class: "swatch", style: { background: runColor(run.id) } }),
       element("a", { href: linkTo(run.id), title: `${name}\n${run.id}`, "aria-current": check.checked && this.chosen.size === 1 ? "page" : null },
         element("span", { class: "side-name", text: labelOf({ run, columns }, telling) }),
         element("span", { class: "side-facts quiet number" },

@@ -56,7 +56,7 @@ export function colours() {
 export function choose(button) {
   const show = () => {
     button.textContent = NAMES[choice];
-    button.setAttribute("aria-label", `Colours: ${NAMES[choice].toLowerCase()}`);
+    button.setAttribute("aria-label", `Colors: ${NAMES[choice].toLowerCase()}`);
   };
   button.addEventListener("click", () => {
     choice = CHOICES[(CHOICES.indexOf(choice) + 1) % CHOICES.length];

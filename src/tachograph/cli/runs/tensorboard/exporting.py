@@ -155,7 +155,8 @@ def _histogram_event(interval: Interval, step: int, tags: _Tags) -> Any:
         limits.append(right)
         histogram.bucket.append(count)
     histogram.bucket_limit.extend(limits)
-    lowest, highest = (limits[0], limits[-1]) if limits else (math.nan, math.nan)
+    lowest = limits[0] if limits else math.nan
+    highest = limits[-1] if limits else math.nan
     histogram.min = lowest if math.isnan(exponential.minimum) else exponential.minimum
     histogram.max = highest if math.isnan(exponential.maximum) else exponential.maximum
     return event
