@@ -11,6 +11,7 @@ const AT_ONCE = 100; // series in one question
 const MOST_SERIES = 500; // in a heat map of values
 const MOST_KEPT = 2000; // samples of a series that are put together; then all of it is fetched again, thinned
 const STATS = "torch.monitor"; // scopes
+const WINDOW = /\.window\.(count|end)$/; // of a Stat; which of them there are depends on its aggregations
 const LOGGER = "tachograph.logger";
 const FUNCTION = "code.function.name";
 const PHASE = "dl.step.phase."; // histograms whose rate is that of the steps
@@ -26,8 +27,7 @@ export function seriesCharts(series, charts) {
   const logged = new Set(metrics.map(({ group, metric }) => `${group}.${metric}`));
   const loops = metrics.filter(({ progress }) => progress).map(({ metric }) => metric);
   const told = new Set(loops.flatMap((metric) => ["rate", "total", "eta"].map((of) => `${metric}.${of}`))); // by its bar
-  const stats = new Set(series.filter(({ name, scope }) => scope === STATS && name.endsWith(".window.count"))
-    .map(({ name }) => name.slice(0, -".window.count".length)));
+  const stats = new Set(series.filter(({ name, scope }) => scope === STATS && WINDOW.test(name)).map(({ name }) => name.replace(WINDOW, "")));
   const found = new Map();
   for (const each of series) {
     const { name, scope, kind } = each;
